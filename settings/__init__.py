@@ -1,0 +1,135 @@
+"""`gpumem.toml` as typed models: one section for each program, every key with its default and its meaning."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+DEFAULT_PATH = Path("/etc/gpumem/gpumem.toml")
+
+MIB = 1024**2
+GIB = 1024**3
+
+
+class SettingsError(Exception):
+    """The configuration cannot be used; the text names the file, the key and what is wrong with it."""
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Service(_Section):
+    """The service `gpumemd` on the controller."""
+
+    submit_socket: Path = Field(Path("/run/gpumem/submit.sock"), description="asked by job_submit.lua; mode 0600")
+    user_socket: Path = Field(Path("/run/gpumem/gpumem.sock"), description="asked by users' commands; mode 0666")
+    listen: str = Field("", description="HOST:PORT for compute and login nodes (MUNGE credentials); empty: none")
+    state_dir: Path = Field(Path("/var/lib/gpumem"), description="job scripts and results of running traces")
+    admins: tuple[str, ...] = Field(("root",), description="users who see everybody's jobs")
+    tracers: Annotated[int, Field(ge=0, description="traces at the same time; 0: one per core")] = 0
+
+
+class History(_Section):
+    """The history database."""
+
+    url: str = Field("sqlite:////var/lib/gpumem/history.db", description="SQLAlchemy URL")
+
+
+class Defer(_Section):
+    """What happens to a job whose script is not known yet."""
+
+    enabled: bool = Field(True, description="hold such a job while it is traced; false: it passes and is traced beside")
+    budget_s: Annotated[int, Field(ge=5, le=3600, description="the job starts on a whole GPU after so many seconds")] = 120
+
+
+class Slurm(_Section):
+    """How Slurm is reached."""
+
+    backend: Literal["scontrol"] = Field("scontrol", description="how jobs are found and updated")
+    conf: Path | None = Field(None, description="slurm.conf; default: Slurm's own")
+    munge_socket: Path | None = Field(None, description="socket of munged; default: MUNGE's own")
+
+
+class Estimate(_Section):
+    """How an estimate is made and rounded."""
+
+    steps: Annotated[int, Field(ge=1, le=1000, description="optimizer steps to trace")] = 3
+    timeout_s: Annotated[int, Field(ge=1, le=3600, description="wall time of a traced run")] = 100
+    memory_mib: Annotated[int, Field(ge=256, description="host memory of a traced run, MiB")] = 8192
+    margin: Annotated[float, Field(ge=0, le=1, description="added to the estimated peak, as a fraction of it")] = 0.03
+    margin_mib: Annotated[int, Field(ge=0, description="the margin is at least this, MiB")] = 256
+    shard_mib: Annotated[int, Field(ge=1, description="GPU memory that one shard stands for, MiB")] = 1024
+    gpus_file: Path | None = Field(None, description="GPU catalogue; default: the one installed with gpumem")
+
+
+class Measurement(_Section):
+    """Prolog, epilog and sampler on the compute nodes."""
+
+    enabled: bool = Field(True, description="false: prolog and epilog do nothing")
+    service: str = Field("unix:/run/gpumem/gpumem.sock", description="unix:PATH or http://HOST:PORT of gpumemd")
+    spool_dir: Path = Field(Path("/var/spool/gpumem"), description="measurements wait here for the service")
+    fallback_dir: Path = Field(Path("/run/gpumem/spool"), description="used while spool_dir cannot be written")
+    run_dir: Path = Field(Path("/run/gpumem/jobs"), description="what the sampler of a running job knows")
+    sample_interval_s: Annotated[float, Field(gt=0, le=60, description="seconds between two samples")] = 1.0
+    timeout_s: Annotated[float, Field(gt=0, le=10, description="longest wait for the service")] = 0.5
+
+
+class Partition(_Section):
+    """A Slurm partition whose jobs may be rewritten."""
+
+    enabled: bool = Field(True, description="false: jobs of this partition always pass unchanged")
+    gpu: str = Field(description="the GPU model of its nodes, as named in the catalogue")
+    shards_per_gpu: Annotated[int, Field(ge=1, description="shards that gres.conf gives one GPU")]
+
+
+class Settings(_Section):
+    """The whole of `gpumem.toml`."""
+
+    service: Service = Service()
+    history: History = History()
+    defer: Defer = Defer()
+    slurm: Slurm = Slurm()
+    estimate: Estimate = Estimate()
+    measurement: Measurement = Measurement()
+    partitions: dict[str, Partition] = {}
+
+
+def load(path: Path | None = None) -> Settings:
+    """Reads the settings from `path`, else `$GPUMEM_CONFIG`, else `/etc/gpumem/gpumem.toml` (may be absent).
+
+    Raises:
+        SettingsError: the file is missing, is not TOML, or has a key or value that is not understood.
+    """
+    named = path or (Path(value) if (value := os.environ.get("GPUMEM_CONFIG")) else None)
+    source = named or DEFAULT_PATH
+    try:
+        text = source.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        if named is None:
+            return Settings()
+        raise SettingsError(f"{source}: no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{source}: cannot be read: {error}") from None
+    return parse(text, source)
+
+
+def parse(text: str, source: Path) -> Settings:
+    """Checks the text of a configuration file; `source` is named in errors.
+
+    Raises:
+        SettingsError: as `load`.
+    """
+    try:
+        return Settings.model_validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{source}: not valid TOML: {error}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        problem = "unknown key" if first["type"] == "extra_forbidden" else first["msg"]
+        raise SettingsError(f"{source}: {key}: {problem}") from None

@@ -1,0 +1,51 @@
+"""Runs inside the user's interpreter: a fake CUDA device for torch and, in a traced run, a recorder.
+
+Loaded by path as `_gpumem_tracer`, so it cannot collide with a module of the user. Standard library only,
+Python 3.9 and newer. Nothing here may raise into the user's program.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any, Dict
+
+from . import torch_import
+
+
+def start(configuration: str) -> None:
+    """Reads the tracer's configuration (a JSON file) and waits for `import torch`."""
+    with open(configuration, encoding="utf-8") as file:
+        settings = json.load(file)
+    run = None
+    if settings.get("trace"):
+        from .run import TracedRun
+
+        run = TracedRun(settings["trace"])
+        run.begin()
+    torch_import.when_torch_loads(lambda spec: _before_torch(spec, settings, run), lambda: _after_torch(run))
+
+
+def _before_torch(spec: Any, settings: Dict[str, Any], run: Any) -> None:
+    """Loads the fake device under the torch that is about to be imported."""
+    from . import device, elf, facades
+
+    folder = os.path.dirname(spec.origin)
+    try:
+        library = facades.load(folder, settings["library"])
+        fake = device.FakeDevice(library)
+        fake.configure(settings, device.cuda_version_of(folder))
+    except (facades.NoCudaTorch, elf.NotElf, OSError) as error:
+        if run is None:
+            sys.stderr.write("gpumem: no fake CUDA device for this torch: %s\n" % error)
+        else:
+            run.cannot_trace(str(error))
+        return
+    if run is not None:
+        run.device = fake
+
+
+def _after_torch(run: Any) -> None:
+    if run is not None and run.device is not None:
+        run.attach()

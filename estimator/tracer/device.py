@@ -1,0 +1,113 @@
+"""The controls of the fake CUDA device (`libgpumem_cuda.so`), through ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+from typing import Any, Dict, List, NamedTuple
+
+INPUTS, BLAS_WORKSPACE, DNN_WORKSPACE, READ_BACK = 1, 2, 3, 4
+
+
+class Event(NamedTuple):
+    """Something a fake library saw: in which interval, what, at which device address, how many bytes."""
+
+    interval: int
+    kind: int
+    address: int
+    size: int
+
+
+class _Event(ctypes.Structure):
+    _fields_ = [
+        ("interval", ctypes.c_uint32),
+        ("kind", ctypes.c_uint32),
+        ("address", ctypes.c_uint64),
+        ("bytes", ctypes.c_uint64),
+    ]
+
+
+class FakeDevice:
+    """One loaded `libgpumem_cuda.so`."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+        library.gpumem_add_device.argtypes = [
+            ctypes.c_char_p, ctypes.c_char_p, ctypes.c_uint64, ctypes.c_uint64,
+            ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int,
+        ]  # fmt: skip
+        library.gpumem_publish.argtypes = [ctypes.c_char_p]
+        library.gpumem_mark.restype = None
+        for name in ("gpumem_unknown_names", "gpumem_invented_names"):
+            getattr(library, name).argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+            getattr(library, name).restype = ctypes.c_size_t
+        library.gpumem_events.argtypes = [ctypes.POINTER(_Event), ctypes.c_size_t]
+        library.gpumem_events.restype = ctypes.c_size_t
+
+    def configure(self, settings: Dict[str, Any], cuda_version: int) -> None:
+        """Adds the devices that `CUDA_VISIBLE_DEVICES` leaves visible; before torch is imported."""
+        library = self._library
+        library.gpumem_set_cuda_version(cuda_version)
+        library.gpumem_set_limit(int(bool(settings.get("enforce_limit"))))
+        for gpu in visible(settings["devices"], os.environ.get("CUDA_VISIBLE_DEVICES")):
+            major, minor = gpu["compute_capability"]
+            library.gpumem_add_device(
+                gpu["name"].encode(), gpu["uuid"].encode(), gpu["memory_bytes"], gpu["context_bytes"],
+                major, minor, gpu["sm_count"], gpu["index"],
+            )  # fmt: skip
+        if settings.get("node_dir"):
+            library.gpumem_publish(settings["node_dir"].encode())
+
+    def mark(self) -> None:
+        """Begins a new interval in the log of events."""
+        self._library.gpumem_mark()
+
+    def events(self) -> List[Event]:
+        """All that was logged so far, in order."""
+        count = self._library.gpumem_events(None, 0)
+        buffer = (_Event * count)()
+        count = min(count, self._library.gpumem_events(buffer, count))
+        return [Event(e.interval, e.kind, e.address, e.bytes) for e in buffer[:count]]
+
+    def unknown_calls(self) -> List[str]:
+        """Functions that were called and that the fake device does not know."""
+        return self._names(self._library.gpumem_unknown_names)
+
+    def invented(self) -> List[str]:
+        """Answers that the fake device made up and that may change how much memory is taken."""
+        return self._names(self._library.gpumem_invented_names)
+
+    @staticmethod
+    def _names(function: Any) -> List[str]:
+        size = function(None, 0)
+        buffer = ctypes.create_string_buffer(size + 1)
+        function(buffer, size + 1)
+        return [name for name in buffer.value.decode("utf-8", "replace").split("\n") if name]
+
+
+def visible(devices: List[Dict[str, Any]], variable: Any) -> List[Dict[str, Any]]:
+    """The devices that `CUDA_VISIBLE_DEVICES` shows, in its order.
+
+    As the CUDA programming guide has it: indices or UUIDs (or their beginnings), up to the first one
+    that is not there; an empty value hides all.
+    """
+    if variable is None:
+        return devices
+    shown = []
+    for item in (part.strip() for part in variable.split(",")):
+        matches = [
+            gpu for gpu in devices
+            if item and (str(gpu["index"]) == item or (not item.isdigit() and gpu["uuid"].startswith(item)))
+        ]  # fmt: skip
+        if not matches:
+            break
+        shown.append(matches[0])
+    return shown
+
+
+def cuda_version_of(torch_folder: str) -> int:
+    """The CUDA version that a torch package was built for, as CUDA writes it (13000 for 13.0)."""
+    with open(os.path.join(torch_folder, "version.py"), encoding="utf-8") as file:
+        match = re.search(r"^cuda\b.*?=\s*['\"](\d+)\.(\d+)", file.read(), re.MULTILINE)
+    return int(match[1]) * 1000 + int(match[2]) * 10 if match else 13000

@@ -1,0 +1,266 @@
+"""Takes PyTorch's own memory history as the trace, and notes beside it what the program was doing.
+
+A mark divides the history: one tiny allocation on a stream of its own, which is taken out again when the
+trace is written. Being in the same history, marks are ordered with the allocations exactly, also with
+those of the autograd thread. At a mark, the addresses of parameters, gradients and optimizer state tell
+whose the blocks are.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+
+from . import device as fake
+
+ACTIONS = (
+    "alloc", "free_requested", "free_completed",
+    "segment_alloc", "segment_free", "segment_map", "segment_unmap", "oom",
+)  # fmt: skip
+MARK_BYTES = 512
+TOUCHED = {fake.INPUTS: "inputs", fake.BLAS_WORKSPACE: "workspaces", fake.DNN_WORKSPACE: "workspaces"}
+
+
+class Recorder:
+    """Records from the first use of the GPU until `collect`."""
+
+    def __init__(self, device: Any, max_events: int) -> None:
+        self._device, self._max_events = device, max_events
+        self._stream: Any = None
+        self._marks: List[Tuple[str, int]] = []
+        self._owned: List[Dict[str, Any]] = []
+        self._optimizer_steps: Dict[int, int] = {}
+        self._step = 0
+        self._in_backward = False
+
+    @property
+    def recording(self) -> bool:
+        """Whether the program has used the GPU."""
+        return self._stream is not None
+
+    def attach(self, steps: int, enough: Callable[[], None]) -> None:
+        """Hooks into torch; `enough` is called when every optimizer has taken `steps` steps."""
+        import torch
+        import torch.nn.modules.module as modules
+        import torch.optim.optimizer as optimizers
+
+        self._torch = torch
+        torch.cuda._lazy_call(self._start)
+        torch.autograd.backward = self._around_backward(torch.autograd.backward)
+        torch.autograd.grad = self._around_backward(torch.autograd.grad)
+        optimizers.register_optimizer_step_pre_hook(self._before_step)
+
+        def after_step(optimizer: Any, arguments: Any, options: Any) -> None:
+            self._after_step(optimizer)
+            if self.recording and self._all_took(steps):
+                enough()
+
+        optimizers.register_optimizer_step_post_hook(after_step)
+
+        def first_forward(module: Any, arguments: Any) -> None:
+            if self.recording:
+                handle.remove()
+                if self._marks[-1][0] == "setup":
+                    self._mark("forward")
+
+        handle = modules.register_module_forward_pre_hook(first_forward)
+
+    def collect(self) -> Dict[str, Any]:
+        """The recorded part of the trace (see `estimator/trace.py` for its form)."""
+        torch = self._torch
+        index = self._mark(self._marks[-1][0])
+        self._owned += list(self._owned_by_modules(index))
+        peaks = {
+            "allocated": torch.cuda.max_memory_allocated(self._index),
+            "reserved": torch.cuda.max_memory_reserved(self._index),
+        }
+        snapshot = torch.cuda.memory._snapshot()
+        history = snapshot["device_traces"][self._index]
+        settings = snapshot.get("allocator_settings", {})
+        columns, positions, frames, stacks = self._columns(history)
+        events = self._device.events()
+        marks = [
+            {"event": at, "phase": phase, "step": step}
+            for at, (phase, step) in zip(positions, self._marks)  # noqa: B905 - strict= is newer than 3.9
+        ]  # fmt: skip
+        marks[0]["event"] = 0
+        return {
+            "gpu": torch.cuda.get_device_name(self._index),
+            "alloc_conf": str(settings.get("PYTORCH_CUDA_ALLOC_CONF", "")),
+            "actions": list(ACTIONS),
+            "events": columns,
+            "frames": frames,
+            "stacks": stacks,
+            "marks": marks,
+            "owned": self._owned,
+            "touched": _touched(events, len(marks)),
+            "steps": max(self._optimizer_steps.values(), default=0),
+            "complete": len(history) < self._max_events,
+            "unknown_calls": self._device.unknown_calls(),
+            "invented": self._device.invented(),
+            "read_back": sum(event.kind == fake.READ_BACK for event in events),
+            "peaks": peaks,
+        }
+
+    def _start(self) -> None:
+        """Called by torch as soon as CUDA is initialised, before the first allocation."""
+        torch = self._torch
+        self._index = torch.cuda.current_device()
+        torch.cuda.memory._record_memory_history(
+            "all", context="alloc", stacks="python", max_entries=self._max_events
+        )
+        self._stream = torch.cuda.Stream(self._index)
+        self._mark("setup")
+
+    def _mark(self, phase: str) -> int:
+        """Begins an interval; returns its number."""
+        stream = self._stream.cuda_stream
+        with self._torch.cuda.device(self._index):
+            address = self._torch._C._cuda_cudaCachingAllocator_raw_alloc(MARK_BYTES, stream)
+            self._torch._C._cuda_cudaCachingAllocator_raw_delete(address)
+        if self._marks:
+            self._device.mark()
+        self._marks.append((phase, self._step))
+        return len(self._marks) - 1
+
+    def _around_backward(self, function: Any) -> Any:
+        @functools.wraps(function)
+        def backward(*arguments: Any, **options: Any) -> Any:
+            if not self.recording or self._in_backward:
+                return function(*arguments, **options)
+            self._in_backward = True
+            self._mark("backward")
+            try:
+                return function(*arguments, **options)
+            finally:
+                self._in_backward = False
+                self._mark("forward")
+
+        return backward
+
+    def _before_step(self, optimizer: Any, arguments: Any, options: Any) -> None:
+        if not self.recording:
+            return
+        index = self._mark("optimizer")
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self._own(index, "parameters", parameters)
+        self._own(index, "gradients", [p.grad for p in parameters if p.grad is not None])
+
+    def _after_step(self, optimizer: Any) -> None:
+        if not self.recording:
+            return
+        self._optimizer_steps[id(optimizer)] = self._optimizer_steps.get(id(optimizer), 0) + 1
+        self._step = max(self._optimizer_steps.values())
+        self._own(self._mark("forward"), "optimizer_state", _nested(list(optimizer.state.values())))
+
+    def _all_took(self, steps: int) -> bool:
+        """A second optimizer (a GAN's) may start late, but is not waited for without end."""
+        taken = self._optimizer_steps.values()
+        return min(taken) >= steps or max(taken) >= 4 * steps
+
+    def _own(self, index: int, owner: str, tensors: Any) -> None:
+        addresses = {address for tensor in tensors if (address := self._address(tensor))}
+        if addresses:
+            self._owned.append({"mark": index, "owner": owner, "addresses": sorted(addresses)})
+
+    def _address(self, tensor: Any) -> Optional[int]:
+        torch = self._torch
+        if not isinstance(tensor, torch.Tensor) or not tensor.is_cuda:
+            return None
+        try:
+            return int(tensor.untyped_storage().data_ptr())
+        except (RuntimeError, NotImplementedError):  # sparse and wrapper tensors have no storage of their own
+            return None
+
+    def _owned_by_modules(self, index: int) -> Iterator[Dict[str, Any]]:
+        """Parameters that no optimizer knows (frozen ones) and buffers, of all modules alive."""
+        kind = self._torch.nn.Module
+        # the type is asked, not the object: a proxy's __class__ may run code of the user
+        modules = [thing for thing in gc.get_objects() if issubclass(type(thing), kind)]
+        before = len(self._owned)
+        for owner in ("parameters", "buffers"):
+            tensors = [t for m in modules for t in list((m.__dict__.get("_" + owner) or {}).values())]
+            self._own(index, owner, tensors)
+        found, self._owned[before:] = self._owned[before:], []
+        return iter(found)
+
+    def _columns(
+        self, history: List[Dict[str, Any]]
+    ) -> Tuple[Dict[str, List[int]], List[int], List[List[Any]], List[List[int]]]:
+        """History without the marks, as columns; where the marks were; frames and stacks, each once."""
+        codes = {name: code for code, name in enumerate(ACTIONS)}
+        own = self._stream.cuda_stream
+        columns: Dict[str, List[int]] = {
+            name: [] for name in ("action", "address", "size", "stream", "stack")
+        }
+        action, address, size, stream, stack = columns.values()
+        positions: List[int] = []
+        tables = _Stacks()
+        for entry in history:
+            name = entry["action"]
+            if entry["stream"] == own:
+                if name == "alloc":
+                    positions.append(len(action))
+                continue
+            if name not in codes:
+                continue
+            action.append(codes[name])
+            address.append(entry.get("addr", 0))
+            size.append(entry["size"])
+            stream.append(entry["stream"])
+            stack.append(tables.number(entry["frames"]) if name == "alloc" else -1)
+        return columns, positions, tables.frames, tables.stacks
+
+
+class _Stacks:
+    """Every frame and every stack is written once."""
+
+    def __init__(self) -> None:
+        self.frames: List[List[Any]] = []
+        self.stacks: List[List[int]] = []
+        self._frames: Dict[Tuple[str, int, str], int] = {}
+        self._stacks: Dict[Tuple[int, ...], int] = {}
+        self._by_identity: Dict[int, int] = {}
+
+    def number(self, frames: Any) -> int:
+        if not frames:
+            return -1
+        known = self._by_identity.get(id(frames))  # the snapshot keeps them alive and shares them
+        if known is None:
+            key = tuple(self._frame(frame) for frame in frames[:64])
+            known = self._by_identity[id(frames)] = self._stacks.setdefault(key, len(self._stacks))
+            if known == len(self.stacks):
+                self.stacks.append(list(key))
+        return known
+
+    def _frame(self, frame: Dict[str, Any]) -> int:
+        key = (frame["filename"], frame["line"], frame["name"])
+        known = self._frames.setdefault(key, len(self._frames))
+        if known == len(self.frames):
+            self.frames.append(list(key))
+        return known
+
+
+def _touched(events: List[fake.Event], marks: int) -> List[Dict[str, Any]]:
+    """Each place that a library wrote to, once an interval."""
+    seen = {
+        (event.interval, TOUCHED[event.kind], event.address): event.size
+        for event in events
+        if event.kind in TOUCHED and event.interval < marks
+    }
+    return [
+        {"mark": interval, "owner": owner, "address": address, "bytes": size}
+        for (interval, owner, address), size in seen.items()
+    ]
+
+
+def _nested(values: Any, depth: int = 4) -> Iterator[Any]:
+    """What lies in dicts, lists and tuples."""
+    for value in values:
+        if isinstance(value, dict) and depth:
+            yield from _nested(list(value.values()), depth - 1)
+        elif isinstance(value, (list, tuple)) and depth:
+            yield from _nested(value, depth - 1)
+        else:
+            yield value

@@ -1,0 +1,149 @@
+"""One traced run: from the start of the interpreter to the file that says what its training allocated."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import sys
+from typing import Any, Dict, Optional
+
+from .inputs import OpenedFiles
+
+FORMAT = 1
+
+
+class TracedRun:
+    """Ends the process after so many optimizer steps, or with the script, and leaves a trace behind.
+
+    `settings`: `out_dir`, `steps` (optimizer steps to run), `max_events` (of PyTorch's memory history).
+    """
+
+    def __init__(self, settings: Dict[str, Any]) -> None:
+        self._settings = settings
+        self._files = OpenedFiles()
+        self._reason: Optional[str] = None
+        self._recorder: Any = None
+        self._exit_code = 0
+        self._pid = os.getpid()
+        self.device: Any = None
+
+    def begin(self) -> None:
+        """Called before any code of the user runs; its `atexit` call is therefore the last one."""
+        self._files.watch()
+        self._remember_exit_code()
+        atexit.register(self._at_exit)
+
+    def cannot_trace(self, reason: str) -> None:
+        """The program goes on without a trace; the reason is reported in its place."""
+        self._reason = self._reason or reason
+
+    def attach(self) -> None:
+        """Called when torch has been imported over the fake device."""
+        from . import values, weights
+        from .recorder import Recorder
+
+        weights.leave_uninitialised()
+        values.make_readable()
+        self._recorder = Recorder(self.device, self._settings["max_events"])
+        self._recorder.attach(self._settings["steps"], self._enough)
+
+    def _enough(self) -> None:
+        """All steps were taken: the rest of the script is not needed."""
+        self._finish("steps")
+
+    def _at_exit(self) -> None:
+        if os.getpid() == self._pid:
+            self._finish("script" if _uncaught() is None else "exception")
+
+    def _finish(self, end: str) -> None:
+        try:
+            self._write(self._trace(end))
+        except Exception as error:  # the run must end whatever happens
+            sys.stderr.write("gpumem: the trace could not be written: %r\n" % error)
+        if self._recorder is None:
+            return
+        # A torch that is torn down right after a backward pass sometimes aborts: leave without that.
+        _stop_children()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        os._exit(self._exit_code if end != "exception" else 1)
+
+    def _trace(self, end: str) -> Dict[str, Any]:
+        torch = sys.modules.get("torch")
+        version = getattr(torch, "version", None)
+        trace: Dict[str, Any] = {
+            "format": FORMAT,
+            "pid": self._pid,
+            "argv": [str(argument)[:4096] for argument in getattr(sys, "argv", [])][:256],
+            "python": sys.version.split()[0],
+            "torch_version": getattr(version, "__version__", None),
+            "cuda_version": getattr(version, "cuda", None),
+            "end": end,
+            "error": _describe(_uncaught()) if end == "exception" else None,
+            "inputs": self._files.listed(),
+            "events": None,
+        }
+        if self._recorder is not None and self._recorder.recording:
+            trace.update(self._recorder.collect())
+        elif torch is None:
+            trace["reason"] = "this Python program did not import PyTorch"
+        else:
+            trace["reason"] = self._reason or "this program imported PyTorch but did not use the GPU"
+        return trace
+
+    def _write(self, trace: Dict[str, Any]) -> None:
+        target = os.path.join(self._settings["out_dir"], "trace-%d.json" % self._pid)
+        with open(target + ".part", "w", encoding="utf-8") as file:
+            json.dump(trace, file, separators=(",", ":"))
+        os.replace(target + ".part", target)
+
+    def _remember_exit_code(self) -> None:
+        """`atexit` is not told the exit code, and `os._exit` needs it."""
+        leave = sys.exit
+
+        def exit(code: Any = None) -> None:
+            self._exit_code = code if isinstance(code, int) else int(code is not None)
+            leave(code)
+
+        sys.exit = exit  # type: ignore[assignment]
+
+
+def _uncaught() -> Optional[BaseException]:
+    """The exception that ended the program; the interpreter notes it here before it prints it."""
+    return getattr(sys, "last_value", None)
+
+
+def _describe(error: Optional[BaseException]) -> Optional[Dict[str, Any]]:
+    """The exception and the line of the user's own code where it came up."""
+    if error is None:
+        return None
+    file, line = None, None
+    if isinstance(error, SyntaxError):
+        file, line = error.filename, error.lineno
+    traceback = error.__traceback__
+    while traceback is not None:
+        name = traceback.tb_frame.f_code.co_filename
+        if not name.startswith("<") and os.path.isfile(name) and not _is_library(name):
+            file, line = name, traceback.tb_lineno
+        traceback = traceback.tb_next
+    message = error.msg if isinstance(error, SyntaxError) else str(error)
+    return {"type": type(error).__name__, "message": message[:2000], "file": file, "line": line}
+
+
+def _is_library(path: str) -> bool:
+    return (
+        "site-packages" in path
+        or "dist-packages" in path
+        or path.startswith(sys.base_prefix + os.sep + "lib")
+    )
+
+
+def _stop_children() -> None:
+    """Data loading workers would wait for a parent that is gone."""
+    multiprocessing = sys.modules.get("multiprocessing")
+    if multiprocessing is not None:
+        for child in multiprocessing.active_children():
+            child.kill()

@@ -53,10 +53,11 @@ def read_library(path: str, exports: bool = False) -> Library:
         NotElf: the file is something else.
         OSError: it cannot be read.
     """
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+    with open(path, "rb") as file:
         try:
-            return _read(data, exports)
-        except (struct.error, IndexError, UnicodeDecodeError, ValueError) as error:
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                return _read(data, exports)
+        except (struct.error, IndexError, KeyError, OverflowError, ValueError) as error:
             raise NotElf("%s: %s" % (path, error)) from None
 
 

@@ -1,0 +1,1 @@
+"""What was decided, estimated and measured: wire types, database, and `gpumem-hist`."""

@@ -1,0 +1,228 @@
+"""Real programs with the real torch, traced: what they leave behind, and how they end."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+TRACER = ROOT / "estimator" / "tracer"
+LIBRARY = ROOT / "estimator" / "fake_cuda" / "lib" / "libgpumem_cuda.so"
+GPU = {
+    "name": "NVIDIA A100 80GB PCIe",
+    "uuid": "GPU-00000000-0000-0000-0000-000000000000",
+    "memory_bytes": 80 * 2**30,
+    "context_bytes": 2**29,
+    "compute_capability": [8, 0],
+    "sm_count": 108,
+    "index": 0,
+}
+TRAINING = """
+import torch
+model = torch.nn.Sequential(torch.nn.Linear(1024, 4096), torch.nn.ReLU(), torch.nn.Linear(4096, 1024)).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(100):
+    x = torch.randn(256, 1024).cuda()
+    loss = model(x).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print("step", step, loss.item(), flush=True)
+"""
+
+
+@pytest.fixture
+def traced(tmp_path):
+    """Runs a program under the tracer: (completed process, trace or None)."""
+
+    def run(program: str, steps: int = 3, **environment: str):
+        out = tmp_path / "out"
+        out.mkdir(exist_ok=True)
+        (tmp_path / "tracer.json").write_text(
+            json.dumps(
+                {
+                    "library": str(LIBRARY),
+                    "devices": [GPU],
+                    "enforce_limit": False,
+                    "node_dir": None,
+                    "trace": {"out_dir": str(out), "steps": steps, "max_events": 1_000_000},
+                }
+            )
+        )
+        script = tmp_path / "train.py"
+        script.write_text(program)
+        done = subprocess.run(
+            [sys.executable, script],
+            env=os.environ
+            | {"PYTHONPATH": str(TRACER / "inject"), "GPUMEM_TRACER": str(tmp_path / "tracer.json")}
+            | environment,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            cwd=tmp_path,
+        )
+        traces = [json.loads(path.read_text()) for path in out.iterdir()]
+        assert len(traces) <= 1
+        return done, traces[0] if traces else None
+
+    return run
+
+
+@pytest.fixture
+def trace(traced):
+    done, trace = traced(TRAINING)
+    assert done.returncode == 0, done.stderr
+    return trace
+
+
+def live_blocks(trace, mark):
+    """Address -> requested bytes of what is allocated when interval `mark` begins."""
+    actions, events = trace["actions"], trace["events"]
+    live = {}
+    for i in range(trace["marks"][mark]["event"]):
+        name = actions[events["action"][i]]
+        if name == "alloc":
+            live[events["address"][i]] = events["size"][i]
+        elif name == "free_completed":
+            del live[events["address"][i]]
+    return live
+
+
+def owned(trace, owner):
+    return [entry for entry in trace["owned"] if entry["owner"] == owner]
+
+
+def test_training_is_cut_after_the_steps_and_says_so(traced):
+    done, trace = traced(TRAINING, steps=2)
+    assert done.returncode == 0
+    assert "step 0" in done.stdout and "step 2" not in done.stdout
+    assert (trace["steps"], trace["end"], trace["error"]) == (2, "steps", None)
+    assert trace["unknown_calls"] == []
+
+
+def test_a_loss_reads_as_a_number_to_compute_with(traced):
+    done, _ = traced(TRAINING)
+    assert done.stdout.splitlines()[0] == "step 0 1.0"
+
+
+def test_parameters_gradients_and_optimizer_state_are_found_to_the_byte(trace):
+    shapes = [(4096, 1024), (4096,), (1024, 4096), (1024,)]
+    sizes = sorted(4 * int.__mul__(*shape) if len(shape) == 2 else 4 * shape[0] for shape in shapes)
+    for owner, copies in (("parameters", 1), ("gradients", 1), ("optimizer_state", 2)):
+        entry = owned(trace, owner)[-1]
+        live = live_blocks(trace, entry["mark"])
+        found = sorted(live[address] for address in entry["addresses"])
+        assert found == sorted(sizes * copies)
+
+
+def test_phases_follow_the_training_loop(trace):
+    phases = [(mark["phase"], mark["step"]) for mark in trace["marks"]]
+    assert phases[0] == ("setup", 0)
+    assert phases[1] == ("forward", 0)
+    assert [phase for phase, _ in phases[2:8]] == [
+        "backward", "forward", "optimizer", "forward", "backward", "forward",
+    ]  # fmt: skip
+    assert max(step for _, step in phases) == 3
+    events = [mark["event"] for mark in trace["marks"]]
+    assert events == sorted(events)
+
+
+def test_inputs_and_workspaces_are_seen_where_the_libraries_touch_them(trace):
+    batch = 256 * 1024 * 4
+    inputs = [entry for entry in trace["touched"] if entry["owner"] == "inputs" and entry["bytes"] == batch]
+    assert {trace["marks"][entry["mark"]]["phase"] for entry in inputs} >= {"setup", "forward"}
+    assert any(entry["owner"] == "workspaces" and entry["bytes"] > 2**20 for entry in trace["touched"])
+
+
+def test_the_marker_stream_is_not_in_the_trace(trace):
+    assert set(trace["events"]["stream"]) == {0}
+    assert 512 not in {
+        size for action, size in zip(trace["events"]["action"], trace["events"]["size"], strict=True)
+        if trace["actions"][action] == "segment_alloc"
+    }  # fmt: skip
+
+
+def test_stacks_lead_to_the_line_of_the_user(trace):
+    frames = {tuple(frame[:2]) for frame in trace["frames"]}
+    assert any(file.endswith("train.py") and line == 3 for file, line in frames)
+
+
+def test_the_files_of_the_user_are_listed_and_no_others(traced, tmp_path):
+    (tmp_path / "helper.py").write_text("SIZE = 8\n")
+    (tmp_path / "data.txt").write_text("12\n")
+    _, trace = traced("import helper, json, torch\nopen('data.txt').read()\ntorch.ones(helper.SIZE).cuda()\n")
+    assert {Path(entry["path"]).name for entry in trace["inputs"]} == {"train.py", "helper.py", "data.txt"}
+    assert next(e["size"] for e in trace["inputs"] if e["path"].endswith("data.txt")) == 3
+
+
+def test_an_exception_is_reported_with_the_line_of_the_user(traced):
+    done, trace = traced("import torch\ntorch.ones(1).cuda()\nopen('missing.bin')\n")
+    assert done.returncode == 1
+    assert trace["end"] == "exception"
+    assert trace["error"]["type"] == "FileNotFoundError"
+    assert trace["error"]["file"].endswith("train.py")
+    assert trace["error"]["line"] == 3
+
+
+def test_an_exception_before_torch_is_reported_too(traced):
+    _, trace = traced("x = 1\nx.y\n")
+    assert (trace["error"]["type"], trace["error"]["line"]) == ("AttributeError", 2)
+
+
+def test_a_syntax_error_is_reported_with_its_line(traced):
+    _, trace = traced("x = 1\ny = (\n")
+    assert (trace["error"]["type"], trace["error"]["line"]) == ("SyntaxError", 2)
+
+
+def test_the_exit_code_of_the_program_is_kept(traced):
+    done, trace = traced("import sys, torch\ntorch.ones(1).cuda()\nsys.exit(3)\n")
+    assert done.returncode == 3
+    assert trace["end"] == "script"
+
+
+def test_a_program_without_torch_says_so(traced):
+    done, trace = traced("print('hello')\n")
+    assert done.stdout == "hello\n"
+    assert trace["events"] is None
+    assert "did not import PyTorch" in trace["reason"]
+
+
+def test_data_loading_workers_leave_no_trace_and_no_process(traced):
+    program = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+loader = DataLoader(TensorDataset(torch.zeros(512, 16)), batch_size=4, num_workers=2)
+model = torch.nn.Linear(16, 1).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for (x,) in loader:
+    optimizer.zero_grad()
+    model(x.cuda()).sum().backward()
+    optimizer.step()
+"""
+    _, trace = traced(program)
+    assert trace["end"] == "steps"
+    running = subprocess.run(["pgrep", "-f", trace["argv"][0]], capture_output=True, text=True)
+    assert running.stdout == ""
+
+
+def test_a_gradient_scaler_does_not_skip_its_steps(traced):
+    program = TRAINING.replace("loss.backward()", "scaler.scale(loss).backward()")
+    program = program.replace("optimizer.step()", "scaler.step(optimizer); scaler.update()")
+    _, trace = traced(
+        program.replace("import torch", "import torch\nscaler = torch.amp.GradScaler('cuda')", 1)
+    )
+    assert (trace["steps"], trace["end"]) == (3, "steps")
+    assert owned(trace, "optimizer_state")
+
+
+def test_a_hidden_sitecustomize_still_runs(traced, tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "sitecustomize.py").write_text("import os; os.environ['THEIRS'] = 'ran'\n")
+    done, _ = traced(
+        "import os; print(os.environ['THEIRS'])\n", PYTHONPATH=f"{TRACER / 'inject'}{os.pathsep}{other}"
+    )
+    assert done.stdout == "ran\n"

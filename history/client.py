@@ -11,7 +11,7 @@ import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlencode, urlsplit
 
 _MAX_ANSWER = 64 * 1024**2
@@ -103,9 +103,8 @@ class _DeadlineSocket(socket.socket):
 
 
 def _connect(is_unix: bool, host: str, port: int, deadline: float) -> socket.socket:
-    if is_unix:
-        family, address = socket.AF_UNIX, host
-    else:
+    family, address = socket.AF_UNIX, cast(Any, host)
+    if not is_unix:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     stream = _DeadlineSocket(family, socket.SOCK_STREAM)
     stream.deadline = deadline

@@ -109,6 +109,7 @@ class JobRecord(_Wire):
     job_id: JobId | None = None
     decision_id: str | None = Field(None, description="null: gpumem was not asked about this job")
     submitted_at: UtcDatetime | None = None
+    started_at: UtcDatetime | None = None
     user_id: UserId | None = None
     user_name: str | None = None
     job_name: str | None = None
@@ -126,6 +127,7 @@ class JobRecord(_Wire):
     recommended_bytes: Integer | None = None
     measured_peak_bytes: Integer | None = Field(None, description="greatest peak on one GPU")
     measured_source: Source | None = None
+    shared: bool | None = Field(None, description="whether other jobs were seen on its GPUs meanwhile")
     error: float | None = Field(
         None, description="(estimated - measured) / measured; above 0: estimated too high"
     )

@@ -1,0 +1,1 @@
+"""A real one-machine Slurm with pretend GPUs: for the tests, the benchmarks and `make demo`. Needs root."""

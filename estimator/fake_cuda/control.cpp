@@ -1,0 +1,93 @@
+// The controls of the fake device: what the tracer calls before torch is loaded, and reads afterwards.
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "export.h"
+#include "process.h"
+
+using namespace gpumem;
+
+namespace {
+
+constexpr uint64_t kTiB = 1ull << 40;
+
+// Addresses that nobody may touch and that cost nothing; less of them where the address space is limited.
+Range reserve_window() {
+  for (uint64_t bytes = 4 * kTiB; bytes >= kTiB / 16; bytes /= 2) {
+    void* start = mmap(nullptr, bytes + kGranule, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (start != MAP_FAILED) return {round_up(reinterpret_cast<uint64_t>(start), kGranule), bytes};
+  }
+  return {};
+}
+
+size_t copy_names(const std::set<std::string>& names, char* out, size_t max) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : "\n") + name;
+  if (out && max) {
+    const size_t length = std::min(text.size(), max - 1);
+    std::memcpy(out, text.data(), length);
+    out[length] = '\0';
+  }
+  return text.size();
+}
+
+}  // namespace
+
+// The ordinal of the new device; -1: too many, or no room for its addresses.
+API int gpumem_add_device(const char* name, const char* uuid, uint64_t total_bytes, uint64_t context_bytes, int cc_major,
+                          int cc_minor, int sm_count, int physical_index) {
+  const Range window = reserve_window();
+  if (window.bytes == 0) return -1;
+  Guard world;
+  return world->add_device({name, uuid, total_bytes, context_bytes, cc_major, cc_minor, sm_count, physical_index}, window);
+}
+
+API void gpumem_set_cuda_version(int version) { set_cuda_version(version); }
+
+API void gpumem_set_cudnn_version(int version) { set_cudnn_version(version); }
+
+API void gpumem_set_limit(int enforce) {
+  Guard world;
+  world->enforce_limit = enforce != 0;
+}
+
+API int gpumem_publish(const char* node_dir) { return publish_under(node_dir) ? 0 : 1; }
+
+API void gpumem_mark() {
+  Guard world;
+  world->begin_interval();
+}
+
+API size_t gpumem_events(Event* out, size_t max) {
+  Guard world;
+  const auto& events = world->events();
+  if (out) std::copy_n(events.begin(), std::min(max, events.size()), out);
+  return events.size();
+}
+
+API size_t gpumem_unknown_names(char* out, size_t max) {
+  Guard world;
+  return copy_names(world->unknown(), out, max);
+}
+
+API size_t gpumem_invented_names(char* out, size_t max) {
+  Guard world;
+  return copy_names(world->invented(), out, max);
+}
+
+API void gpumem_usage(int ordinal, uint64_t* used, uint64_t* peak) {
+  Guard world;
+  const bool known = world->has_device(ordinal);
+  if (used) *used = known ? world->devices[ordinal].used : 0;
+  if (peak) *peak = known ? world->devices[ordinal].peak : 0;
+}
+
+// The placeholders of the facades end here: note the name, and say "success".
+API uint64_t gpumem_unknown_call(const char* name) {
+  Guard world;
+  world->note_unknown(name);
+  return 0;
+}

@@ -26,33 +26,45 @@ class _Section(BaseModel):
 class Service(_Section):
     """The service `gpumemd` on the controller."""
 
-    submit_socket: Path = Field(Path("/run/gpumem/submit.sock"), description="asked by job_submit.lua; mode 0600")
-    user_socket: Path = Field(Path("/run/gpumem/gpumem.sock"), description="asked by users' commands; mode 0666")
-    listen: str = Field("", description="HOST:PORT for compute and login nodes (MUNGE credentials); empty: none")
-    state_dir: Path = Field(Path("/var/lib/gpumem"), description="job scripts and results of running traces")
-    admins: tuple[str, ...] = Field(("root",), description="users who see everybody's jobs")
+    submit_socket: Path = Field(
+        default=Path("/run/gpumem/submit.sock"), description="asked by job_submit.lua; mode 0600"
+    )
+    user_socket: Path = Field(
+        default=Path("/run/gpumem/gpumem.sock"), description="asked by users' commands; mode 0666"
+    )
+    listen: str = Field(
+        default="", description="HOST:PORT for compute and login nodes (MUNGE credentials); empty: none"
+    )
+    state_dir: Path = Field(
+        default=Path("/var/lib/gpumem"), description="job scripts and results of running traces"
+    )
+    admins: tuple[str, ...] = Field(default=("root",), description="users who see everybody's jobs")
     tracers: Annotated[int, Field(ge=0, description="traces at the same time; 0: one per core")] = 0
 
 
 class History(_Section):
     """The history database."""
 
-    url: str = Field("sqlite:////var/lib/gpumem/history.db", description="SQLAlchemy URL")
+    url: str = Field(default="sqlite:////var/lib/gpumem/history.db", description="SQLAlchemy URL")
 
 
 class Defer(_Section):
     """What happens to a job whose script is not known yet."""
 
-    enabled: bool = Field(True, description="hold such a job while it is traced; false: it passes and is traced beside")
-    budget_s: Annotated[int, Field(ge=5, le=3600, description="the job starts on a whole GPU after so many seconds")] = 120
+    enabled: bool = Field(
+        default=True, description="hold such a job while it is traced; false: it passes and is traced beside"
+    )
+    budget_s: Annotated[
+        int, Field(ge=5, le=3600, description="the job starts on a whole GPU after so many seconds")
+    ] = 120
 
 
 class Slurm(_Section):
     """How Slurm is reached."""
 
-    backend: Literal["scontrol"] = Field("scontrol", description="how jobs are found and updated")
-    conf: Path | None = Field(None, description="slurm.conf; default: Slurm's own")
-    munge_socket: Path | None = Field(None, description="socket of munged; default: MUNGE's own")
+    backend: Literal["scontrol"] = Field(default="scontrol", description="how jobs are found and updated")
+    conf: Path | None = Field(default=None, description="slurm.conf; default: Slurm's own")
+    munge_socket: Path | None = Field(default=None, description="socket of munged; default: MUNGE's own")
 
 
 class Estimate(_Section):
@@ -61,20 +73,32 @@ class Estimate(_Section):
     steps: Annotated[int, Field(ge=1, le=1000, description="optimizer steps to trace")] = 3
     timeout_s: Annotated[int, Field(ge=1, le=3600, description="wall time of a traced run")] = 100
     memory_mib: Annotated[int, Field(ge=256, description="host memory of a traced run, MiB")] = 8192
-    margin: Annotated[float, Field(ge=0, le=1, description="added to the estimated peak, as a fraction of it")] = 0.03
+    margin: Annotated[
+        float, Field(ge=0, le=1, description="added to the estimated peak, as a fraction of it")
+    ] = 0.03
     margin_mib: Annotated[int, Field(ge=0, description="the margin is at least this, MiB")] = 256
     shard_mib: Annotated[int, Field(ge=1, description="GPU memory that one shard stands for, MiB")] = 1024
-    gpus_file: Path | None = Field(None, description="GPU catalogue; default: the one installed with gpumem")
+    gpus_file: Path | None = Field(
+        default=None, description="GPU catalogue; default: the one installed with gpumem"
+    )
 
 
 class Measurement(_Section):
     """Prolog, epilog and sampler on the compute nodes."""
 
-    enabled: bool = Field(True, description="false: prolog and epilog do nothing")
-    service: str = Field("unix:/run/gpumem/gpumem.sock", description="unix:PATH or http://HOST:PORT of gpumemd")
-    spool_dir: Path = Field(Path("/var/spool/gpumem"), description="measurements wait here for the service")
-    fallback_dir: Path = Field(Path("/run/gpumem/spool"), description="used while spool_dir cannot be written")
-    run_dir: Path = Field(Path("/run/gpumem/jobs"), description="what the sampler of a running job knows")
+    enabled: bool = Field(default=True, description="false: prolog and epilog do nothing")
+    service: str = Field(
+        default="unix:/run/gpumem/gpumem.sock", description="unix:PATH or http://HOST:PORT of gpumemd"
+    )
+    spool_dir: Path = Field(
+        default=Path("/var/spool/gpumem"), description="measurements wait here for the service"
+    )
+    fallback_dir: Path = Field(
+        default=Path("/run/gpumem/spool"), description="used while spool_dir cannot be written"
+    )
+    run_dir: Path = Field(
+        default=Path("/run/gpumem/jobs"), description="what the sampler of a running job knows"
+    )
     sample_interval_s: Annotated[float, Field(gt=0, le=60, description="seconds between two samples")] = 1.0
     timeout_s: Annotated[float, Field(gt=0, le=10, description="longest wait for the service")] = 0.5
 
@@ -82,7 +106,7 @@ class Measurement(_Section):
 class Partition(_Section):
     """A Slurm partition whose jobs may be rewritten."""
 
-    enabled: bool = Field(True, description="false: jobs of this partition always pass unchanged")
+    enabled: bool = Field(default=True, description="false: jobs of this partition always pass unchanged")
     gpu: str = Field(description="the GPU model of its nodes, as named in the catalogue")
     shards_per_gpu: Annotated[int, Field(ge=1, description="shards that gres.conf gives one GPU")]
 

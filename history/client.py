@@ -79,17 +79,15 @@ def _request(
         finally:
             connection.close()
     except (OSError, HTTPException) as error:
-        timed_out = isinstance(error, TimeoutError)
-        reason = f"no answer in {timeout_s:g} s" if timed_out else str(error) or repr(error)
-        raise Unreachable(f"{service}: {reason}") from None
+        raise Unreachable(f"gpumemd does not answer at {service}: {_cause(error)}") from None
     if len(text) > _MAX_ANSWER:
-        raise Unreachable(f"{service}: the answer is too long")
+        raise Unreachable(f"gpumemd at {service}: the answer is too long")
     if answer.status != 200:
         raise Refused(answer.status, _reason(text) or answer.reason)
     try:
         return json.loads(text)
     except ValueError:
-        raise Unreachable(f"{service}: the answer is not JSON") from None
+        raise Unreachable(f"gpumemd at {service}: the answer is not JSON") from None
 
 
 class _DeadlineSocket(socket.socket):
@@ -142,6 +140,12 @@ def _credential(method: str, target: str, body: bytes, timeout_s: float, munge_s
         return make_credential(request_digest(method, target, body), munge_socket, timeout_s)
     except AuthError as error:
         raise Unreachable(f"no MUNGE credential: {error}") from None
+
+
+def _cause(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "timed out"
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
 
 
 def _reason(text: bytes) -> str | None:

@@ -52,7 +52,7 @@ class UtcDateTime(TypeDecorator[datetime]):
 
 
 class Label(TypeDecorator[str]):
-    """A text for people, cut to its length; what a database cannot hold (NUL, half a surrogate) becomes `?`."""
+    """A text for people, cut to its length; what no database holds (NUL, half a surrogate) becomes `?`."""
 
     impl = String
     cache_ok = True
@@ -94,9 +94,9 @@ class Estimate(Base, kw_only=True):
     reserved_peak_bytes: Mapped[int | None] = mapped_column(BigInteger, default=None)
     recommended_bytes: Mapped[int | None] = mapped_column(BigInteger, default=None)
     shards: Mapped[int | None] = mapped_column(default=None)
-    detail: Mapped[dict[str, Any]] = mapped_column(JSON, default_factory=dict)
+    detail: Mapped[dict[str, Any]] = mapped_column(JSON, repr=False, default_factory=dict)
     """The whole object that `gpumem estimate --json` printed."""
-    inputs: Mapped[list[dict[str, Any]]] = mapped_column(JSON, default_factory=list)
+    inputs: Mapped[list[dict[str, Any]]] = mapped_column(JSON, repr=False, default_factory=list)
     """The files it depends on: path, size, mtime_ns."""
 
 
@@ -132,7 +132,7 @@ class Decision(Base, kw_only=True):
     job_id: Mapped[int | None] = mapped_column(BigInteger, default=None)
     estimate_id: Mapped[str | None] = mapped_column(ForeignKey("estimates.id"), default=None)
     held_s: Mapped[float | None] = mapped_column(Double, default=None)
-    request: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True), default=None)
+    request: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True), repr=False, default=None)
     """What a trace needs after a restart of the service; no credentials."""
 
 

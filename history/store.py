@@ -147,7 +147,7 @@ class Store:
             return list(session.scalars(query))
 
     def add_measurements(self, measurements: Sequence[Measurement]) -> list[str]:
-        """Stores what is new of `measurements`, all or none, and returns the ids of all: they are safe now."""
+        """Stores what is new of `measurements`, all or none; returns the ids of all: they are safe now."""
         by_id = {measurement.id: measurement for measurement in reversed(measurements)}
         try:
             self._add_missing(by_id)
@@ -278,7 +278,7 @@ def _decided_jobs(
         query = query.where(Decision.created_at >= since)
     if script is not None:
         query = query.where(Decision.script_name.contains(script, autoescape=True))
-    found = session.execute(query).tuples().all()
+    found = session.execute(query).all()
     runs = _runs(session, {decision.job_id for decision, _ in found if decision.job_id is not None})
     return [(d.created_at, decided_record(d, estimate, runs.get(d.id, []))) for d, estimate in found]
 
@@ -296,7 +296,7 @@ def _runs(session: Session, job_ids: Collection[int]) -> dict[str, list[Measured
     )
     query = select(owner, MeasuredJob).where(MeasuredJob.job_id.in_(job_ids)).order_by(MeasuredJob.ended_at)
     runs: dict[str, list[MeasuredJob]] = {}
-    for decision_id, run in session.execute(query).tuples():
+    for decision_id, run in session.execute(query):
         runs.setdefault(decision_id, []).append(run)
     return runs
 

@@ -63,9 +63,11 @@ class GpuMeasurement(_Wire):
     peak_bytes: Integer | None = Field(
         None, description="most that the job's processes held on this GPU at once"
     )
-    source: Source | None = Field(None, description="where peak_bytes comes from")
-    processes: Integer | None = Field(None, description="processes of the job seen on this GPU")
-    shared: bool | None = Field(None, description="whether other jobs were seen on this GPU meanwhile")
+    source: Source | None = Field(default=None, description="where peak_bytes comes from")
+    processes: Integer | None = Field(default=None, description="processes of the job seen on this GPU")
+    shared: bool | None = Field(
+        default=None, description="whether other jobs were seen on this GPU meanwhile"
+    )
 
 
 class Measurement(_Wire):
@@ -77,9 +79,11 @@ class Measurement(_Wire):
     node: Name
     user_id: UserId | None = None
     gpus: Annotated[list[GpuMeasurement], Field(max_length=MAX_GPUS)]
-    started_at: UtcDatetime | None = Field(None, description="null if the prolog left no trace")
+    started_at: UtcDatetime | None = Field(default=None, description="null if the prolog left no trace")
     ended_at: UtcDatetime
-    exit_code: ExitCode | None = Field(None, description="wait status as Slurm gives it to the epilog")
+    exit_code: ExitCode | None = Field(
+        default=None, description="wait status as Slurm gives it to the epilog"
+    )
     samples: Integer | None = None
     problems: Annotated[list[Problem], BeforeValidator(_clipped)] = []
 
@@ -99,7 +103,7 @@ class JobsQuery(_Wire):
 
     user: Name | None = None
     since: UtcDatetime | None = None
-    script: Name | None = Field(None, description="part of the script's name")
+    script: Name | None = Field(default=None, description="part of the script's name")
     limit: Annotated[int, Field(ge=1, le=MAX_ROWS)] = 50
 
 
@@ -107,7 +111,7 @@ class JobRecord(_Wire):
     """One job of the history: what was asked, given, estimated and measured."""
 
     job_id: JobId | None = None
-    decision_id: str | None = Field(None, description="null: gpumem was not asked about this job")
+    decision_id: str | None = Field(default=None, description="null: gpumem was not asked about this job")
     submitted_at: UtcDatetime | None = None
     started_at: UtcDatetime | None = None
     user_id: UserId | None = None
@@ -121,15 +125,17 @@ class JobRecord(_Wire):
     state: str | None = None
     reason: str | None = None
     held_s: float | None = None
-    gpu: str | None = Field(None, description="GPU model, as measured, else as estimated for")
+    gpu: str | None = Field(default=None, description="GPU model, as measured, else as estimated for")
     estimate_status: str | None = None
     estimated_peak_bytes: Integer | None = None
     recommended_bytes: Integer | None = None
-    measured_peak_bytes: Integer | None = Field(None, description="greatest peak on one GPU")
+    measured_peak_bytes: Integer | None = Field(default=None, description="greatest peak on one GPU")
     measured_source: Source | None = None
-    shared: bool | None = Field(None, description="whether other jobs were seen on its GPUs meanwhile")
+    shared: bool | None = Field(
+        default=None, description="whether other jobs were seen on its GPUs meanwhile"
+    )
     error: float | None = Field(
-        None, description="(estimated - measured) / measured; above 0: estimated too high"
+        default=None, description="(estimated - measured) / measured; above 0: estimated too high"
     )
     node: str | None = None
     exit_code: ExitCode | None = None

@@ -1,0 +1,137 @@
+"""`gpumem-hist`: lists jobs with what they asked for, got, and really needed."""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime
+from io import TextIOWrapper
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from history.wire import JobRecord, JobsQuery
+    from settings import Settings
+
+_TIMEOUT_S = 10.0
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+@app.command(context_settings={"help_option_names": ["-h", "--help"]})
+def hist(
+    user: Annotated[str | None, typer.Option(help="Only jobs of this user.")] = None,
+    since: Annotated[
+        str | None, typer.Option(help="Only jobs since 2026-01-31, or for 7d, 12h, 30m.")
+    ] = None,
+    script: Annotated[str | None, typer.Option(help="Only scripts with this in their name.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many jobs.")] = 50,
+    json: Annotated[bool, typer.Option("--json", help="Print everything that is known, as JSON.")] = False,
+    config: Annotated[
+        Path | None, typer.Option(help="Default: $GPUMEM_CONFIG or /etc/gpumem/gpumem.toml.")
+    ] = None,
+) -> None:
+    """Lists jobs, newest first: what they asked for, got, and how much GPU memory they really needed.
+
+    You see your own jobs; an admin of gpumem sees all.
+    """
+    from pydantic import ValidationError
+
+    from history.wire import JobsQuery
+    from settings import SettingsError, load
+
+    try:
+        query = JobsQuery(user=user, since=_moment(since), script=script, limit=limit)
+        jobs = _jobs(load(config), query)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise typer.BadParameter(first["msg"], param_hint=f"--{first['loc'][0]}") from None
+    except (SettingsError, HistoryUnavailable) as error:
+        print(f"gpumem-hist: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    if json:
+        _print_json(jobs)
+    elif not jobs:
+        print("gpumem-hist: no such jobs", file=sys.stderr)
+    else:
+        from history.table import print_table
+
+        print_table(jobs)
+
+
+class HistoryUnavailable(Exception):
+    """Neither the service nor the database can be asked; the text says what to do."""
+
+
+def main() -> None:
+    """Entry point of `gpumem-hist`."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a locale without UTF-8 costs a dash, not the table
+    app(prog_name="gpumem-hist")
+
+
+def _moment(since: str | None) -> datetime | None:
+    from history.since import parse_since
+
+    try:
+        return None if since is None else parse_since(since, datetime.now().astimezone())
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--since") from None
+
+
+def _jobs(settings: Settings, query: JobsQuery) -> list[JobRecord]:
+    """Asks the service; else reads the database, if this user may."""
+    from pydantic import ValidationError
+
+    from history.client import Refused, Unreachable, get
+    from history.wire import Jobs
+
+    service = _service(settings)
+    try:
+        answer = get(
+            service,
+            "/v1/jobs",
+            query.model_dump(mode="json"),
+            timeout_s=_TIMEOUT_S,
+            munge_socket=settings.slurm.munge_socket,
+        )
+        return Jobs.model_validate(answer).jobs
+    except Unreachable as error:
+        return _read_database(settings, query, str(error))
+    except Refused as error:
+        raise HistoryUnavailable(f"gpumemd refuses: {error}") from None
+    except ValidationError as error:
+        raise HistoryUnavailable(f"{service}: not an answer of gpumemd: {error.errors()[0]['msg']}") from None
+    except ValueError as error:
+        raise HistoryUnavailable(f"measurement.service: {error}") from None
+
+
+def _service(settings: Settings) -> str:
+    """The socket on this machine; on a login node without one, where the compute nodes find the service."""
+    socket = settings.service.user_socket
+    remote = settings.measurement.service
+    return remote if remote.startswith("http:") and not socket.exists() else f"unix:{socket}"
+
+
+def _read_database(settings: Settings, query: JobsQuery, why: str) -> list[JobRecord]:
+    import os
+
+    from history.store import Store, StoreError, sqlite_file
+
+    try:
+        file = sqlite_file(settings.history.url)
+        if not (os.access(file, os.R_OK) if file else os.geteuid() == 0):
+            raise HistoryUnavailable(f"{why}\nIs gpumemd running on the controller? Ask your administrator.")
+        with Store(settings.history.url, read_only=True) as store:
+            jobs = store.jobs(None, query.user, query.since, query.script, query.limit)
+    except StoreError as error:
+        raise HistoryUnavailable(f"{why}\nThe database cannot be read either: {error}") from None
+    print(f"gpumem-hist: {why}; read from the database instead", file=sys.stderr)
+    return jobs
+
+
+def _print_json(jobs: list[JobRecord]) -> None:
+    import json
+
+    print(json.dumps([job.model_dump(mode="json") for job in jobs], indent=2))

@@ -1,0 +1,91 @@
+"""The history as a table for people: at most 100 columns wide, colours only on a terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import PurePath
+from typing import TextIO
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from history.wire import JobRecord
+
+_WIDTH = 100
+_GAP = 2
+_NARROWEST_SCRIPT = 8
+_WIDEST = 13  # of any other text that users choose
+_UNKNOWN = "–"  # noqa: RUF001
+_STATE_STYLES = {"rewritten": "green", "applied": "green", "failed": "red", "expired": "yellow"}
+_GOOD_ERROR = 0.1
+
+
+def print_table(jobs: Sequence[JobRecord], file: TextIO | None = None) -> None:
+    """Prints one line for each job; only the script's name gives way when the line gets too long."""
+    cells = {name: [cell(job) for job in jobs] for name, cell in _COLUMNS.items()}
+    widths = {name: max(cell_len(name), *(t.cell_len for t in column), 0) for name, column in cells.items()}
+    others = sum(widths.values()) - widths["SCRIPT"] + _GAP * (len(widths) - 1)
+    widths["SCRIPT"] = min(widths["SCRIPT"], max(_WIDTH - others, _NARROWEST_SCRIPT))
+    for text in cells["SCRIPT"]:
+        text.truncate(widths["SCRIPT"], overflow="ellipsis")
+
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
+    for name in _COLUMNS:
+        table.add_column(name, justify="right" if name in _RIGHT else "left", no_wrap=True)
+    for row in zip(*cells.values(), strict=True):
+        table.add_row(*row)
+    # a narrow terminal wraps the lines itself: rich would cut numbers
+    Console(file=file or sys.stdout, highlight=False, width=others + widths["SCRIPT"]).print(table)
+
+
+def _label(text: str | None, width: int = _WIDEST) -> Text:
+    """A text that users choose: no control characters reach the terminal."""
+    if not text:
+        return Text(_UNKNOWN)
+    label = Text("".join(c if c.isprintable() else "?" for c in text))
+    label.truncate(width, overflow="ellipsis")
+    return label
+
+
+def _user(job: JobRecord) -> Text:
+    return _label(job.user_name or (None if job.user_id is None else str(job.user_id)))
+
+
+def _script(job: JobRecord) -> Text:
+    return _label(PurePath(job.script).name if job.script else job.job_name, _WIDTH)
+
+
+def _gib(size: int | None) -> Text:
+    return Text(_UNKNOWN if size is None else f"{size / 2**30:.2f} GiB")
+
+
+def _error(error: float | None) -> Text:
+    """Red where the estimate was too low: that is what kills jobs."""
+    if error is None:
+        return Text(_UNKNOWN)
+    style = "red" if error < 0 else "green" if error <= _GOOD_ERROR else "yellow"
+    return Text(f"{error:+.1%}", style)
+
+
+def _state(job: JobRecord) -> Text:
+    label = _label(job.state)
+    label.stylize(_STATE_STYLES.get(job.state or "", ""))
+    return label
+
+
+_COLUMNS: dict[str, Callable[[JobRecord], Text]] = {
+    "JOB": lambda job: Text(_UNKNOWN if job.job_id is None else str(job.job_id)),
+    "USER": _user,
+    "SCRIPT": _script,
+    "ASKED": lambda job: _label(job.asked),
+    "GOT": lambda job: _label(job.got),
+    "ESTIMATE": lambda job: _gib(job.estimated_peak_bytes),
+    "MEASURED": lambda job: _gib(job.measured_peak_bytes),
+    "ERROR": lambda job: _error(job.error),
+    "STATE": _state,
+    "HELD": lambda job: Text(_UNKNOWN if job.held_s is None else f"{job.held_s:.0f} s"),
+}
+_RIGHT = {"JOB", "ESTIMATE", "MEASURED", "ERROR", "HELD"}

@@ -1,0 +1,396 @@
+"""Puts one command into namespaces of its own: nothing it writes stays, nothing it starts survives.
+
+A program of its own (standard library only), started by `sandbox.py` as `python -I -S confine.py FD`. It
+reads an order as JSON from stdin and reports on file descriptor FD, one JSON object a line: `{"init": pid}`
+(as seen from outside), `{"ready": [notes]}`, `{"status": wait status}`; or `{"error": why there is no
+containment}`, `{"not_started": why the command could not be executed}`.
+
+Three processes: this one leaves for new namespaces and waits; its child is PID 1 of the new PID namespace,
+builds the file system and reaps; the command is a child of that. When PID 1 goes, the kernel ends the rest.
+"""
+
+# Plain system calls on plain paths, as the manual pages have them.
+# ruff: noqa: PTH101, PTH102, PTH103, PTH110, PTH112, PTH116, PTH123, PTH211
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import json
+import os
+import re
+import resource
+import signal
+import socket
+import stat
+import struct
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+# <sched.h>, <sys/mount.h>, <linux/mount.h>, <sys/prctl.h>, <linux/capability.h>
+CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
+CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND = 1, 2, 4, 8, 32, 4096
+MS_REC, MS_UNBINDABLE, MS_PRIVATE = 16384, 1 << 17, 1 << 18
+MNT_DETACH = 2
+SYS_MOUNT_SETATTR, AT_FDCWD, AT_RECURSIVE = 442, -100, 0x8000
+MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV = 1, 2, 4
+READ_ONLY = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV
+PR_SET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 24, 38
+PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
+CAPABILITY_VERSION_3 = 0x20080522
+SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
+
+DEVICES = ("null", "zero", "full", "random", "urandom")
+KERNEL_SWITCHES = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi")
+NAME_SERVICE_SOCKETS = ("/var/lib/sss/pipes/nss",)
+MIRRORED_FOLDERS, MIRROR_SECONDS = 2000, 0.3
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mount.argtypes = [
+    ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p,
+]  # fmt: skip
+_libc.syscall.argtypes = [
+    ctypes.c_long, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint, ctypes.c_char_p, ctypes.c_size_t,
+]  # fmt: skip
+_libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
+
+
+class CannotConfine(Exception):
+    """The containment cannot be built here; the text says at what it failed."""
+
+
+def main() -> NoReturn:
+    """Takes the order and stays until the command and all it started are gone."""
+    reports = int(sys.argv[1])
+    os.set_inheritable(reports, False)
+    order = json.load(sys.stdin)
+    try:
+        _leave_for_new_namespaces(order["parent"])
+        _run_init(order, reports)
+    except CannotConfine as error:
+        _report(reports, error=str(error))
+        os._exit(1)
+    os._exit(0)
+
+
+def _leave_for_new_namespaces(parent: int) -> None:
+    """Unshares, keeps the user's own number inside, and goes when `parent` goes."""
+    uid, gid = os.getuid(), os.getgid()
+    others = CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWPID | CLONE_NEWNET
+    try:
+        _check(_libc.unshare(CLONE_NEWUSER | others), "user namespaces")
+    except CannotConfine as error:
+        if uid != 0:
+            raise CannotConfine(f"{error} (this user may not make user namespaces)") from None
+        _check(_libc.unshare(others), "namespaces")
+    else:
+        maps = {"setgroups": "deny", "uid_map": f"{uid} {uid} 1", "gid_map": f"{gid} {gid} 1"}
+        for name, text in maps.items():
+            with _named(name):
+                Path(f"/proc/self/{name}").write_text(text, encoding="ascii")
+    _die_with_parent()
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _run_init(order: dict[str, Any], reports: int) -> None:
+    """Starts PID 1 of the new PID namespace and waits for its end; SIGTERM ends it at once."""
+    alive, held = os.pipe()
+    init = os.fork()
+    if init == 0:
+        os.close(held)
+        _die_with_parent()
+        if not os.read(alive, 1):  # the parent went before its death could be noticed
+            os._exit(1)
+        _init(order, reports)
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(init, signal.SIGKILL)
+
+    signal.signal(signal.SIGTERM, stop)
+    _report(reports, init=init)
+    os.write(held, b".")
+    os.waitpid(init, 0)
+
+
+def _init(order: dict[str, Any], reports: int) -> NoReturn:
+    """PID 1: builds the place, starts the command, reaps whatever ends, goes when the command ends."""
+    os.umask(0o022)
+    try:
+        notes = _build_root(order)
+        _loopback_up()
+        with contextlib.suppress(OSError):
+            socket.sethostname("localhost")  # so that scripts which meet at $(hostname) meet themselves
+        with contextlib.suppress(OSError):
+            Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+    except CannotConfine as error:
+        _report(reports, error=str(error))
+        os._exit(1)
+    _report(reports, ready=notes)
+    command = os.fork()
+    if command == 0:
+        _exec(order, reports)
+    for output in (1, 2):
+        os.close(output)
+    while True:
+        pid, status = os.wait()
+        if pid == command:
+            _report(reports, status=status)
+            os._exit(0)
+
+
+# --- the file system ---
+
+
+def _build_root(order: dict[str, Any]) -> list[str]:
+    """The host's files, read-only; writes into `discard` go to memory, only those into `out` stay."""
+    base = order["root"]
+    sockets, places = _listening_sockets(), _mount_points(order["discard"])
+    _mount(None, "/", None, MS_REC | MS_PRIVATE)
+    _mount("tmpfs", base, "tmpfs", MS_NOSUID | MS_NODEV, f"size={order['scratch_bytes']},mode=0700")
+    _mount(None, base, None, MS_UNBINDABLE)  # else the copy of the tree below would hold itself
+    new = f"{base}/new"
+    os.mkdir(new)
+    _mount("/", new, None, MS_BIND | MS_REC)
+    _mount(None, base, None, MS_PRIVATE)  # but overlayfs wants to clone it
+    _set_attributes(new, READ_ONLY)
+    notes = []
+    written: dict[str, bool] = {}  # place: may be written into; outer ones first
+    for place, mounted in places:
+        outer = next((above for above in reversed(written) if place.startswith(f"{above}/")), None)
+        if outer and written[outer] and not mounted:
+            continue
+        try:
+            _overlay(place, f"{base}/{len(written)}", new + place, order["mirror"])
+            written[place] = True
+        except (CannotConfine, OSError):
+            _mount(place, new + place, None, MS_BIND | MS_REC)
+            _set_attributes(new + place, READ_ONLY)
+            written[place] = False
+            notes.append(f"writing into {place} failed in the dry run: it cannot be overlaid")
+    _proc(f"{new}/proc")
+    _dev(f"{new}/dev", order["scratch_bytes"])
+    _mount("tmpfs", f"{new}/run", "tmpfs", MS_NOSUID | MS_NODEV, "size=16m,mode=0755")
+    for path in sockets:
+        # A server that listens on the host (a session bus, a terminal multiplexer) would do things for us.
+        if path not in NAME_SERVICE_SOCKETS and _is_socket(new + path):
+            _mount("/dev/null", new + path, None, MS_BIND)
+    for path, stand_in in order["covers"].items():
+        if os.path.exists(new + path):
+            _mount(stand_in, new + path, None, MS_BIND)
+            _set_attributes(new + path, READ_ONLY)
+    for path, attributes in ((order["files"], READ_ONLY), (order["out"], READ_ONLY & ~MOUNT_ATTR_RDONLY)):
+        if path:
+            os.makedirs(new + path, exist_ok=True)
+            _mount(path, new + path, None, MS_BIND)
+            _set_attributes(new + path, attributes)
+    os.chdir(new)
+    _check(_libc.pivot_root(b".", b"."), "pivot_root")
+    _check(_libc.umount2(b".", MNT_DETACH), "umount of the old root")
+    os.chdir("/")
+    return notes
+
+
+def _mount_points(places: list[str]) -> list[tuple[str, bool]]:
+    """`places` and the mount points below them, outer ones first; with each, whether it is a mount point."""
+    found = {os.path.realpath(place) for place in places}
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        mounted = {_unescape(line.split()[4]) for line in file}
+    found |= {point for point in mounted if any(point.startswith(f"{place}/") for place in found)}
+    kept = ("/proc/", "/sys/", "/dev/", "/run/")
+    usable = [
+        path for path in found if path != "/" and os.path.isdir(path) and not f"{path}/".startswith(kept)
+    ]
+    return [(path, path in mounted) for path in sorted(usable, key=lambda path: (path.count("/"), path))]
+
+
+def _overlay(place: str, store: str, target: str, mirror: str) -> None:
+    """Mounts over `target` what is in `place`, with changes kept in memory under `store`."""
+    lower, upper, work = (f"{store}/{name}" for name in ("lower", "upper", "work"))
+    for folder in (store, lower, upper, work):
+        os.mkdir(folder)
+    _mount(place, lower, None, MS_BIND | MS_REC)  # a plain name: overlayfs gives ":" and "," a meaning
+    os.chmod(upper, _mode_for_us(place))
+    if f"{mirror}/".startswith(f"{place}/"):
+        _mirror_shared_folders(place, upper, mirror[len(place) :])
+    options = f"lowerdir={lower},upperdir={upper},workdir={work}"
+    try:
+        _mount("overlay", target, "overlay", MS_NOSUID | MS_NODEV, f"{options},userxattr")
+    except CannotConfine:  # Linux before 5.11, where only the superuser comes as far as this
+        _mount("overlay", target, "overlay", MS_NOSUID | MS_NODEV, options)
+
+
+def _mode_for_us(folder: str) -> int:
+    """The mode of `folder` for a copy that we own: the owner may do what we may do there."""
+    ours = sum(right for right in (os.R_OK, os.W_OK, os.X_OK) if os.access(folder, right))
+    return stat.S_IMODE(os.stat(folder).st_mode) & ~0o700 | ours << 6
+
+
+def _mirror_shared_folders(place: str, upper: str, start: str) -> None:
+    """Makes the folders below `place`/`start` that belong to other groups in `upper` beforehand.
+
+    Overlayfs copies a folder up, owner and all, when something in it changes, and a group that the user
+    namespace does not know cannot be copied (EOVERFLOW): a project's shared folders would refuse writes.
+    """
+    ours = os.getuid(), os.getgid()
+    deadline = time.monotonic() + MIRROR_SECONDS
+    waiting, seen = [start], 0
+    while waiting and seen < MIRRORED_FOLDERS and time.monotonic() < deadline:
+        here = waiting.pop(0)
+        about = os.stat(place + here)
+        if (about.st_uid, about.st_gid) != ours:
+            _mirror(place, upper, here)
+        with contextlib.suppress(OSError), os.scandir(place + here) as entries:
+            inner = [f"{here}/{entry.name}" for entry in entries if entry.is_dir(follow_symlinks=False)]
+            seen += len(inner)
+            waiting += inner
+
+
+def _mirror(place: str, upper: str, folder: str) -> None:
+    """Makes `folder` (and those above it) in `upper`."""
+    made = ""
+    for name in folder.strip("/").split("/"):
+        made = f"{made}/{name}"
+        if name and not os.path.isdir(upper + made):
+            os.mkdir(upper + made)
+            os.chmod(upper + made, _mode_for_us(place + made))
+
+
+def _proc(target: str) -> None:
+    """A /proc of the new PID namespace whose switches of the kernel cannot be turned, not even by uid 0."""
+    _mount("proc", target, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    for name in KERNEL_SWITCHES:
+        path = f"{target}/{name}"
+        if os.path.exists(path):
+            _mount(path, path, None, MS_BIND)
+            _mount(None, path, None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC)
+
+
+def _dev(target: str, scratch_bytes: int) -> None:
+    """A /dev without a single device of the machine: no GPU, no disk, no terminal."""
+    _mount("tmpfs", target, "tmpfs", MS_NOSUID, "size=64k,mode=0755")
+    for name in DEVICES:
+        Path(f"{target}/{name}").touch()
+        _mount(f"/dev/{name}", f"{target}/{name}", None, MS_BIND)
+    for name, link in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
+        os.symlink(f"/proc/self/fd{link}", f"{target}/{name}")
+    for folder in ("shm", "pts"):
+        os.mkdir(f"{target}/{folder}")
+    _mount("tmpfs", f"{target}/shm", "tmpfs", MS_NOSUID | MS_NODEV, f"size={scratch_bytes},mode=1777")
+    _mount("devpts", f"{target}/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620")
+    os.symlink("pts/ptmx", f"{target}/ptmx")
+
+
+def _listening_sockets() -> list[str]:
+    """Paths of the sockets that somebody on this host listens on."""
+    with contextlib.suppress(OSError):
+        text = Path("/proc/net/unix").read_text(encoding="utf-8", errors="surrogateescape")
+        return sorted(set(re.findall(r" (/.*)$", text, re.MULTILINE)))
+    return []
+
+
+def _is_socket(path: str) -> bool:
+    with contextlib.suppress(OSError):
+        return stat.S_ISSOCK(os.lstat(path).st_mode)
+    return False
+
+
+def _unescape(path: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), path)
+
+
+# --- the command ---
+
+
+def _exec(order: dict[str, Any], reports: int) -> NoReturn:
+    """Gives up every right, takes the limits, becomes the command."""
+    try:
+        os.setsid()
+        for name, value in order["rlimits"].items():
+            number = getattr(resource, name)
+            hard = resource.getrlimit(number)[1]
+            wanted = value if hard == resource.RLIM_INFINITY else min(value, hard)
+            resource.setrlimit(number, (wanted, wanted))
+        _drop_rights()
+        null = os.open("/dev/null", os.O_RDONLY)
+        os.dup2(null, 0)
+        os.umask(order["umask"])
+        # Python ignores these two, and what is ignored stays ignored after exec.
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        os.chdir(order["cwd"])
+        os.execvpe(order["command"][0], order["command"], order["environment"])  # noqa: S606
+    except (OSError, ValueError, CannotConfine) as error:
+        _report(reports, not_started=str(error))
+    os._exit(127)
+
+
+def _drop_rights() -> None:
+    """No capability now or after exec, and no program that would give one back."""
+    _libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+    capability = 0
+    while _libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) == 0:
+        capability += 1
+    if ctypes.get_errno() != errno.EINVAL:
+        raise CannotConfine(f"dropping capabilities: {os.strerror(ctypes.get_errno())}")
+    _check(_libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+    header = struct.pack("Ii", CAPABILITY_VERSION_3, 0)
+    _check(_libc.capset(header, bytes(24)), "capset")
+
+
+def _loopback_up() -> None:
+    with _named("loopback"), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as some:
+        request = struct.pack("16sH14x", b"lo", 0)
+        flags = struct.unpack("16sH14x", fcntl.ioctl(some, SIOCGIFFLAGS, request))[1]
+        fcntl.ioctl(some, SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", flags | IFF_UP))
+
+
+# --- small things ---
+
+
+def _die_with_parent() -> None:
+    _check(_libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
+
+
+def _mount(source: str | None, target: str, kind: str | None, flags: int, options: str = "") -> None:
+    result = _libc.mount(
+        None if source is None else os.fsencode(source), os.fsencode(target),
+        None if kind is None else kind.encode(), flags, os.fsencode(options) or None,
+    )  # fmt: skip
+    _check(result, f"mount of {kind or 'a bind'} on {target}")
+
+
+def _set_attributes(tree: str, attributes: int) -> None:
+    """`mount_setattr(2)` on every mount of a tree at once (Linux 5.12)."""
+    wanted = struct.pack("QQQQ", attributes, 0, 0, 0)
+    result = _libc.syscall(SYS_MOUNT_SETATTR, AT_FDCWD, os.fsencode(tree), AT_RECURSIVE, wanted, len(wanted))
+    _check(result, "mount_setattr (Linux 5.12 or newer is needed)")
+
+
+def _check(result: int, what: str) -> None:
+    if result < 0:
+        raise CannotConfine(f"{what}: {os.strerror(ctypes.get_errno())}")
+
+
+@contextlib.contextmanager
+def _named(what: str) -> Any:
+    """Turns an `OSError` inside into `CannotConfine`."""
+    try:
+        yield
+    except OSError as error:
+        raise CannotConfine(f"{what}: {error.strerror}") from None
+
+
+def _report(reports: int, **fields: Any) -> None:
+    os.write(reports, json.dumps(fields).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    main()

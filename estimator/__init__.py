@@ -1,0 +1,1 @@
+"""Estimates the GPU memory of a training job, without a GPU."""

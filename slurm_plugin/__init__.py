@@ -1,0 +1,1 @@
+"""Runs on the controller: decides at submission whether a job may share its GPU, and rewrites its GRES."""

@@ -1,0 +1,356 @@
+"""What gpumemd does with a submission: answers it, has its script traced, and settles the job afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from history import models
+from history.models import new_id
+from history.store import Store
+from settings import Settings
+from slurm_plugin import policy
+from slurm_plugin.finder import JobFinder
+from slurm_plugin.gres import Unsupported
+from slurm_plugin.known import FAILURE_LASTS_S, KnownResults, unchanged
+from slurm_plugin.policy import Candidate, Decision, Known
+from slurm_plugin.slurm import Job, Slurm, SlurmError, admin_comment
+from slurm_plugin.traces import Result, Task, Traced, TraceQueue
+from slurm_plugin.wire import Estimated, Failure, Reply, Submission
+from slurm_plugin.writer import Writer
+
+log = logging.getLogger("gpumemd")
+
+_LOOK_AT_INPUTS_S = 0.015
+_MOST_LOOKS = 32
+_LOOKERS = 8
+_UNFINISHED = ("queued", "tracing")
+_ENDED = (
+    "COMPLETED",
+    "CANCELLED",
+    "FAILED",
+    "TIMEOUT",
+    "OUT_OF_MEMORY",
+    "NODE_FAIL",
+    "BOOT_FAIL",
+    "DEADLINE",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deferred(Task):
+    """A job whose script is traced.
+
+    `held`: it waits for the result; else only later submissions profit. `submitted`: unix time.
+    """
+
+    job: Candidate
+    submitted: float
+    held: bool
+    job_id: int | None = None
+
+
+class Advisor:
+    """Decides about submissions and carries deferred ones through.
+
+    `advise` runs in the event loop and never blocks it; everything else runs in the threads of the finder and
+    of the trace queue.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        slurm: Slurm,
+        finder: JobFinder,
+        writer: Writer,
+        known: KnownResults,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._settings = settings
+        self._slurm = slurm
+        self._finder = finder
+        self._writer = writer
+        self._known = known
+        self._clock = clock
+        self._lookers = ThreadPoolExecutor(_LOOKERS, thread_name_prefix="inputs")
+        self._looks = 0
+        self.traces: TraceQueue | None = None
+
+    def trace_with(self, trace: Callable[[Task], Traced], workers: int) -> TraceQueue:
+        """Makes the queue of traces; `trace` runs one of them."""
+        self.traces = TraceQueue(trace, workers, self._trace_began, self._trace_ended)
+        return self.traces
+
+    # ---- at submission
+
+    async def advise(self, submission: Submission) -> Reply:
+        """The answer to job_submit.lua; from memory, but for a look at the files of a known script."""
+        decision_id = new_id()
+        fingerprint: str | None = None
+        known: Known | None = None
+        job: Candidate | None = None
+        try:
+            job = policy.candidate(submission, self._settings)
+        except Unsupported as reason:
+            decision = policy.passed(str(reason), policy.asked_text(submission))
+        else:
+            fingerprint = policy.fingerprint(submission, job.partition, self._settings.estimate)
+            known = await self._still_known(fingerprint)
+            decision = policy.decide(submission, job, known, self._settings, busy=self._busy())
+        task = None
+        if job is not None and fingerprint is not None and decision.trace:
+            task = Deferred(
+                decision_id=decision_id,
+                fingerprint=fingerprint,
+                submission=submission,
+                gpu=job.partition.gpu,
+                job=job,
+                submitted=self._clock(),
+                held=decision.action == "defer",
+            )
+        self._record(decision_id, submission, decision, fingerprint, known, task)
+        self._finder.expect(decision_id, submission.uid, partial(self._found, decision_id, task))
+        return Reply(
+            action=decision.action,
+            decision_id=decision_id,
+            set=decision.set,
+            begin_in_s=decision.begin_in_s,
+            environment=decision.environment,
+            admin_comment=admin_comment(decision_id, decision.asked or "gpu"),
+            message=decision.message,
+        )
+
+    async def _still_known(self, fingerprint: str) -> Known | None:
+        known = self._known.get(fingerprint)
+        if known is None or not known.inputs:
+            return known
+        if self._looks >= _MOST_LOOKS:  # the file system hangs; do not pile up threads' work behind it
+            return None
+        self._looks += 1
+        look = asyncio.get_running_loop().run_in_executor(self._lookers, unchanged, known.inputs)
+        look.add_done_callback(self._looked)
+        done, _ = await asyncio.wait([look], timeout=_LOOK_AT_INPUTS_S)
+        return known if done and look.result() else None
+
+    def _looked(self, _: object) -> None:
+        self._looks -= 1
+
+    def _busy(self) -> bool:
+        return self.traces is not None and self.traces.expected_wait_s() > self._settings.defer.budget_s
+
+    def _record(
+        self,
+        decision_id: str,
+        submission: Submission,
+        decision: Decision,
+        fingerprint: str | None,
+        known: Known | None,
+        task: Deferred | None,
+    ) -> None:
+        log.info(
+            "decision=%s action=%s user=%d asked=%s got=%s reason=%s",
+            decision_id,
+            decision.action,
+            submission.uid,
+            decision.asked,
+            decision.got,
+            decision.reason,
+        )
+        row = models.Decision(
+            id=decision_id,
+            created_at=datetime.fromtimestamp(self._clock(), UTC),
+            user_id=submission.uid,
+            user_name=submission.user_name,
+            job_name=submission.name,
+            partition=submission.partition,
+            script_name=Path(submission.argv[0]).name if submission.argv else None,
+            fingerprint=fingerprint,
+            asked=decision.asked,
+            got=decision.got,
+            action=decision.action,
+            state=decision.state,
+            reason=decision.reason,
+            estimate_id=known.estimate_id if known and decision.action != "defer" else None,
+            held_s=None if decision.action == "defer" else 0.0,
+            request=_stored(submission) if task and task.held else None,
+        )
+        self._writer.put(lambda store: store.add_decision(row))
+
+    def waiting_traces(self) -> int:
+        """How many scripts wait for their trace, or are being traced."""
+        return self.traces.waiting() if self.traces else 0
+
+    # ---- the job has come to be
+
+    def _found(self, decision_id: str, task: Deferred | None, job: Job | None) -> None:
+        if job is None:
+            log.info("decision=%s has no job: refused by Slurm, or only a test", decision_id)
+            if task is not None and task.held:
+                self._update(decision_id, state="failed", reason="Slurm has no such job", request=None)
+            return
+        self._update(decision_id, job_id=job.id)
+        if task is None or self.traces is None:
+            return
+        if job.state in _ENDED:
+            self._update(decision_id, state="expired", reason="the job ended before its trace", request=None)
+            return
+        self.traces.add(replace(task, job_id=job.id))
+
+    def resume(self, store: Store) -> None:
+        """Takes up the deferred jobs of an earlier life of the service. May block on Slurm."""
+        for row in store.decisions_in_state(_UNFINISHED):
+            try:
+                submission = Submission.model_validate(row.request)
+                job = policy.candidate(submission, self._settings)
+            except (ValidationError, Unsupported) as error:
+                reason = str(error).splitlines()[0]
+                log.warning("decision=%s cannot be taken up again: %s", row.id, reason)
+                self._update(row.id, state="failed", reason=f"not taken up again: {reason}", request=None)
+                continue
+            task = Deferred(
+                decision_id=row.id,
+                fingerprint=row.fingerprint or "",
+                submission=submission,
+                gpu=job.partition.gpu,
+                job=job,
+                submitted=row.created_at.timestamp(),
+                held=True,
+            )
+            log.info("decision=%s taken up again", row.id)
+            self._finder.expect(row.id, submission.uid, partial(self._found, row.id, task))
+
+    # ---- traced
+
+    def _trace_began(self, task: Task) -> None:
+        log.info("decision=%s is traced", task.decision_id)
+        if isinstance(task, Deferred) and task.held:
+            self._update(task.decision_id, state="tracing")
+
+    def _trace_ended(self, tasks: Sequence[Task], result: Result) -> None:
+        known, row = _outcome(tasks[0], result)
+        self._known.put(tasks[0].fingerprint, known)
+        self._writer.put(lambda store: store.add_estimate(row))
+        for task in tasks:
+            if isinstance(task, Deferred) and task.held:
+                self._settle(task, known)
+
+    def _settle(self, task: Deferred, known: Known) -> None:
+        """Gives a job that waits its share of a GPU, or all of it, and lets it start."""
+        whole = task.job.partition.shards_per_gpu
+        shards, reason = policy.share(known, whole)
+        state: policy.State = "applied" if shards is not None else "released"
+        got = shards or whole
+        problem = self._release(task, got)
+        if problem is not None and shards is not None:
+            state, reason, got = "released", problem, whole
+            problem = self._release(task, whole)
+        if problem is not None:
+            state, reason, got = *self._what_became_of(task, problem), whole
+        held_s = self._clock() - task.submitted
+        if state == "expired":
+            held_s = min(held_s, self._settings.defer.budget_s)
+        log.info(
+            "decision=%s job=%s state=%s got=shard:%d held_s=%.1f reason=%s",
+            task.decision_id,
+            task.job_id,
+            state,
+            got,
+            held_s,
+            reason,
+        )
+        self._update(
+            task.decision_id,
+            state=state,
+            reason=reason,
+            got=f"shard:{got}",
+            estimate_id=known.estimate_id,
+            held_s=held_s,
+            request=None,
+        )
+
+    def _release(self, task: Deferred, shards: int) -> str | None:
+        """What went wrong, or None."""
+        assert task.job_id is not None  # noqa: S101 - only jobs that were found are traced
+        got = f"shard:{shards}"
+        comment = admin_comment(task.decision_id, task.job.request.asked, got)
+        try:
+            self._slurm.release(task.job_id, got, task.submission.begin_time, comment)
+        except SlurmError as error:
+            return str(error)
+        return None
+
+    def _what_became_of(self, task: Deferred, problem: str) -> tuple[policy.State, str]:
+        """Why a job could not be released. If it still waits, Slurm starts it when its time is up."""
+        try:
+            job = self._slurm.job(task.job_id) if task.job_id is not None else None
+        except SlurmError:
+            return "failed", problem
+        if job is None or job.state in _ENDED:
+            return "expired", "the job ended before its trace was done"
+        if not job.pending:
+            return "expired", "the job started before its trace was done"
+        return "failed", problem
+
+    def _update(self, decision_id: str, **changes: Any) -> None:
+        self._writer.put(lambda store: store.update_decision(decision_id, **changes))
+
+
+def load_known(store: Store, known: KnownResults, now: float) -> None:
+    """Fills `known` with what earlier lives of the service found out; `now` is unix time."""
+    for row in reversed(store.latest_estimates()):
+        try:
+            result = _remembered(row)
+        except ValidationError:  # written by another version
+            continue
+        if result.failure is None or now - row.created_at.timestamp() < FAILURE_LASTS_S:
+            known.put(row.fingerprint, result)
+
+
+def _remembered(row: models.Estimate) -> Known:
+    if row.status == "failed":
+        failure = Failure.model_validate(row.detail)
+        return Known(None, failure.reason, tuple(failure.inputs), row.id)
+    estimate = Estimated.model_validate(row.detail)
+    return Known(estimate, None, tuple(estimate.inputs), row.id)
+
+
+def _outcome(task: Task, result: Result) -> tuple[Known, models.Estimate]:
+    if not isinstance(result, Traced):
+        reason = re.sub(r"\s+", " ", str(result))
+        failure = Failure(status="failed", reason=reason, inputs=list(result.inputs))
+        row = models.Estimate(
+            fingerprint=task.fingerprint, gpu=task.gpu, status="failed", detail=failure.model_dump()
+        )
+        return Known(None, reason, result.inputs, row.id), row
+    estimate = result.estimate
+    row = models.Estimate(
+        fingerprint=task.fingerprint,
+        gpu=estimate.gpu,
+        status=estimate.status,
+        peak_bytes=estimate.peak_bytes,
+        reserved_peak_bytes=estimate.reserved_peak_bytes,
+        recommended_bytes=estimate.recommended_bytes,
+        shards=estimate.shards,
+        detail=result.detail,
+        inputs=[item.model_dump() for item in estimate.inputs],
+    )
+    return Known(estimate, None, tuple(estimate.inputs), row.id), row
+
+
+def _stored(submission: Submission) -> dict[str, Any]:
+    """What a trace after a restart needs, without credentials."""
+    fields = submission.model_dump(exclude_defaults=True)
+    fields["v"] = submission.v
+    fields["environment"] = policy.storable_environment(submission.environment)
+    return fields

@@ -1,0 +1,247 @@
+"""Whether a job shares its GPU: a submission, what is known about it and the settings make a decision.
+
+Pure: no clock, no files, no Slurm. Whatever is not surely safe to rewrite passes, with a reason.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from settings import GIB, MIB, Estimate, Partition, Settings
+from slurm_plugin import gres
+from slurm_plugin.gres import GpuRequest, Unsupported
+from slurm_plugin.wire import Action, Estimated, Input, Submission
+
+State = Literal["passed", "rewritten", "queued", "tracing", "applied", "released", "expired", "failed"]
+
+OPT_OUT = "gpumem=off"
+
+_ONLY_OVERSUBSCRIBE = (None, 1)  # `shared`: 0 --exclusive, 1 --oversubscribe, 2 =user, 3 =mcs
+
+_STEP_OPTIONS = re.compile(
+    r"\bsrun\b[^\n;|&]*?\s(--gres\b|--gpus|-G|--gpu-bind|--cpus-per-gpu|--mem-per-gpu|--ntasks-per-gpu|--tres-per-task)"
+)
+_STEP_VARIABLES = re.compile(
+    r"\bSLURM_(GPUS|GPUS_PER_\w+|GRES|CPUS_PER_GPU|MEM_PER_GPU|NTASKS_PER_GPU|TRES_PER_TASK)\b"
+)
+
+# Differ from one login to the next without any bearing on what a script does.
+_PASSING_VARIABLES = re.compile(
+    r"(SLURM|SSH|SBATCH|XDG_SESSION)_\w*|TMPDIR|TERM|PWD|OLDPWD|SHLVL|HOSTNAME|RANDOM|SECONDS|XDG_RUNTIME_DIR|_"
+)
+_CREDENTIALS = re.compile(r"TOKEN|SECRET|PASSW|PASSPHRASE|KEY|CREDENTIAL|AUTH", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A job that may share its GPU: what it asks for, and the partition it asks in."""
+
+    request: GpuRequest
+    partition: Partition
+
+
+@dataclass(frozen=True)
+class Known:
+    """What an earlier trace of the same job came to: an estimate, or else the reason why there is none.
+
+    It holds as long as `inputs`, the files that the run read as code, are unchanged.
+    """
+
+    estimate: Estimated | None
+    failure: str | None = None
+    inputs: tuple[Input, ...] = ()
+    estimate_id: str | None = None
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What happens to a job at submission, and what to say about it."""
+
+    action: Action
+    state: State
+    reason: str | None = None
+    asked: str | None = None
+    got: str | None = None
+    set: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+    begin_in_s: int | None = None
+    message: str | None = None
+    trace: bool = False
+    """Whether its script is to be traced."""
+
+
+def candidate(submission: Submission, settings: Settings) -> Candidate:
+    """The GPU request of a job that may be rewritten.
+
+    Raises:
+        Unsupported: the job has to pass as it is; the text says why.
+    """
+    partition = _partition(submission, settings)
+    _check_script(submission)
+    _check_placement(submission)
+    fields = _request_fields(submission)
+    request = gres.single_gpu(fields, tasks=submission.num_tasks or 1)
+    if request.type and not gres.type_matches(request.type, partition.gpu):
+        raise Unsupported(f"asks for a GPU of type {request.type}; the partition's is {partition.gpu}")
+    return Candidate(request=request, partition=partition)
+
+
+def decide(
+    submission: Submission, job: Candidate, known: Known | None, settings: Settings, *, busy: bool = False
+) -> Decision:
+    """What happens to a job that may be rewritten.
+
+    Args:
+        submission: the job.
+        job: what `candidate` made of it.
+        known: an earlier result for the same fingerprint and inputs, if there is one.
+        settings: of the service.
+        busy: so many scripts wait for their trace that this one would not be done within its budget.
+    """
+    asked = job.request.asked
+    whole = job.partition.shards_per_gpu
+    fields = _request_fields(submission)
+    if known is not None:
+        shards, reason = share(known, whole)
+        if shards is None:
+            return replace(passed(str(reason), asked), message=f"this job keeps a whole GPU: {reason}")
+        return Decision(
+            "rewrite",
+            "rewritten",
+            asked=asked,
+            got=f"shard:{shards}",
+            set=gres.as_shards(fields, job.request, shards),
+            environment=dict.fromkeys(gres.LEFTOVER_VARIABLES, ""),
+            message=f"this job gets {_memory(shards, settings.estimate)} of a shared GPU (shard:{shards}); "
+            f"for a whole one: --comment={OPT_OUT}",
+        )
+    if not settings.defer.enabled:
+        return replace(passed("not known yet, and jobs are not held for a trace", asked), trace=not busy)
+    if busy:
+        return passed("too many scripts wait for their trace", asked)
+    budget = settings.defer.budget_s
+    return Decision(
+        "defer",
+        "queued",
+        asked=asked,
+        got=f"shard:{whole}",
+        set=gres.as_shards(fields, job.request, whole),
+        environment=dict.fromkeys(gres.LEFTOVER_VARIABLES, ""),
+        begin_in_s=budget,
+        message=f"finding out how much GPU memory this job needs; it is held for {budget} s at most "
+        f"(not at all with --comment={OPT_OUT})",
+        trace=True,
+    )
+
+
+def share(known: Known, whole: int) -> tuple[int | None, str | None]:
+    """The shards that suffice for a job, out of the `whole` of a GPU; or None and why it needs all of it."""
+    if known.estimate is None:
+        return None, known.failure or "no estimate"
+    if not known.estimate.fits:
+        return None, f"does not fit on {known.estimate.gpu} as estimated"
+    if known.estimate.shards is None or known.estimate.shards >= whole:
+        return None, "needs the whole GPU"
+    return known.estimate.shards, None
+
+
+def passed(reason: str, asked: str | None = None) -> Decision:
+    """A job that is left as it is."""
+    return Decision("pass", "passed", reason, asked)
+
+
+def asked_text(submission: Submission) -> str | None:
+    """The GPU request as it stands, for the history, whether or not it can be rewritten."""
+    fields = [value for value in _request_fields(submission).values() if value]
+    return re.sub(r"gres[:/]", "", ",".join(fields))[:200] or None
+
+
+def fingerprint(submission: Submission, partition: Partition, estimate: Estimate) -> str:
+    """The same for two submissions of the same work: SHA-256 (hex) over all that decides their estimate."""
+    environment = {
+        name: value
+        for name, value in submission.environment.items()
+        if not _PASSING_VARIABLES.fullmatch(name)
+    }
+    what = [
+        1,  # version of this list
+        submission.uid,
+        submission.script,
+        submission.argv[1:],  # the script itself is there as text
+        submission.work_dir,
+        sorted(environment.items()),
+        partition.gpu,
+        partition.shards_per_gpu,
+        estimate.model_dump(mode="json"),
+    ]
+    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
+
+
+def storable_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that may be written to the database: none whose name looks like a credential's."""
+    return {name: value for name, value in environment.items() if not _CREDENTIALS.search(name)}
+
+
+def _partition(submission: Submission, settings: Settings) -> Partition:
+    partition = settings.partitions.get(submission.partition or "")
+    if partition is None or not partition.enabled:
+        raise Unsupported(f"partition {submission.partition or 'unknown'} is not switched on")
+    if OPT_OUT in (submission.comment or ""):
+        raise Unsupported("opted out")
+    if submission.uid == 0:
+        raise Unsupported("a job of root")
+    return partition
+
+
+def _check_script(submission: Submission) -> None:
+    if submission.too_long:
+        raise Unsupported("script or arguments are too long")
+    if not submission.utf8:
+        raise Unsupported("script, arguments or environment are not UTF-8 text")
+    if not submission.script:
+        raise Unsupported("no batch script")
+    if not submission.work_dir:
+        raise Unsupported("no working directory")
+    text = _commands(submission.script)
+    if _STEP_OPTIONS.search(text):
+        raise Unsupported("srun asks for GPUs in the script")
+    if _STEP_VARIABLES.search(text):
+        raise Unsupported("the script uses a variable that Slurm sets from the GPU request")
+
+
+def _check_placement(submission: Submission) -> None:
+    """Everything that shards cannot keep, or that makes the job more than one process on one GPU."""
+    unsupported = {
+        "job array": bool(submission.array_inx),
+        "heterogeneous job": submission.het_job_offset is not None,
+        "--exclusive": submission.shared not in _ONLY_OVERSUBSCRIBE,
+        "--mem-per-gpu": bool(submission.mem_per_tres),
+        "--cpus-per-gpu": bool(submission.cpus_per_tres),
+        "--gpu-freq": bool(submission.tres_freq),
+        "--gpu-bind": bool(submission.tres_bind),
+        "--ntasks-per-gpu": submission.ntasks_per_tres is not None,
+        "more than one node": max(submission.min_nodes or 1, submission.max_nodes or 1) > 1,
+        "more than one task": max(submission.num_tasks or 1, submission.ntasks_per_node or 1) > 1,
+    }
+    for reason, applies in unsupported.items():
+        if applies:
+            raise Unsupported(reason)
+
+
+def _request_fields(submission: Submission) -> dict[str, str]:
+    return {name: getattr(submission, name) for name in gres.REQUEST_FIELDS}
+
+
+def _commands(script: str) -> str:
+    """The script without whole-line comments, and with continued lines joined."""
+    joined = script.replace("\\\n", " ")
+    return "\n".join(line for line in joined.splitlines() if not line.lstrip().startswith("#"))
+
+
+def _memory(shards: int, estimate: Estimate) -> str:
+    return f"{shards * estimate.shard_mib * MIB / GIB:.4g} GiB"

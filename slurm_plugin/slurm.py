@@ -1,0 +1,162 @@
+"""Slurm as gpumemd needs it: find the jobs that decisions are about, resize and release pending ones."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+_TAG = re.compile(r"AdminComment=gpumem decision=([0-9a-f]{1,64})\b")
+_MAX_LOOKS = 64
+"""Most jobs looked at in one search, newest first."""
+
+_MAX_REMEMBERED = 100_000
+
+
+class SlurmError(Exception):
+    """Slurm did not do what it was asked for; the text is its own."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job as Slurm sees it now; `state` is a word like PENDING or RUNNING."""
+
+    id: int
+    user_id: int
+    state: str
+
+    @property
+    def pending(self) -> bool:
+        """Whether it has not started yet."""
+        return self.state == "PENDING"
+
+
+class Slurm(Protocol):
+    """A way to reach slurmctld. Every call may block for seconds and raise SlurmError."""
+
+    def find(self, wanted: Mapping[str, int]) -> dict[str, Job]:
+        """The jobs whose admin comment names a decision of `wanted` (decision id -> user id)."""
+        ...
+
+    def job(self, job_id: int) -> Job | None:
+        """The job, or None if Slurm does not know it (any more)."""
+        ...
+
+    def release(self, job_id: int, gres: str, not_before: int | None, admin_comment: str) -> None:
+        """Gives a pending job its final GRES and lets it start, at once or from unix time `not_before` on."""
+        ...
+
+    def user_name(self) -> str:
+        """The user that slurmctld runs as (SlurmUser)."""
+        ...
+
+
+def admin_comment(decision_id: str, asked: str, got: str | None = None) -> str:
+    """What gpumem writes into a job's admin comment, and finds it by."""
+    return f"gpumem decision={decision_id} asked=gres:{asked}" + (f" got=gres:{got}" if got else "")
+
+
+class ScontrolSlurm:
+    """Slurm through its commands `squeue` and `scontrol`."""
+
+    def __init__(self, conf: Path | None = None, timeout_s: float = 10.0) -> None:
+        self._timeout_s = timeout_s
+        self._environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
+        chosen = str(conf) if conf else os.environ.get("SLURM_CONF")
+        if chosen:
+            self._environment["SLURM_CONF"] = chosen
+        self._decisions: OrderedDict[int, str | None] = OrderedDict()  # by job id, None: not one of ours
+
+    def find(self, wanted: Mapping[str, int]) -> dict[str, Job]:
+        """See `Slurm.find`.
+
+        squeue of older versions cannot print admin comments, so each job of the users concerned is looked at
+        once. A job only counts for a decision about a job of the same user.
+        """
+        users = ",".join(str(uid) for uid in sorted(set(wanted.values())))
+        jobs = sorted(self._jobs("--user", users), key=lambda job: -job.id)
+        unseen = [job for job in jobs if job.id not in self._decisions]
+        for job in unseen[:_MAX_LOOKS]:
+            self._decisions[job.id] = self._decision_of(job.id)
+        while len(self._decisions) > _MAX_REMEMBERED:
+            self._decisions.popitem(last=False)
+        found: dict[str, Job] = {}
+        for job in jobs:
+            decision = self._decisions.get(job.id)
+            if decision is not None and wanted.get(decision) == job.user_id:
+                found[decision] = job
+        return found
+
+    def _decision_of(self, job_id: int) -> str | None:
+        try:
+            text = self._run("scontrol", "show", "job", str(job_id))
+        except SlurmError:  # purged since it was listed
+            return None
+        match = _TAG.search(text)
+        return match[1] if match else None
+
+    def job(self, job_id: int) -> Job | None:
+        """See `Slurm.job`."""
+        try:
+            jobs = self._jobs("--jobs", str(job_id))
+        except SlurmError as error:
+            if "Invalid job id" in str(error):
+                return None
+            raise
+        return next((job for job in jobs if job.id == job_id), None)
+
+    def release(self, job_id: int, gres: str, not_before: int | None, admin_comment: str) -> None:
+        """See `Slurm.release`."""
+        start = "now"
+        if not_before is not None and not_before > time.time():
+            start = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(not_before))
+        self._run(
+            "scontrol",
+            "update",
+            f"JobId={job_id}",
+            f"Gres={gres}",
+            f"StartTime={start}",
+            f"AdminComment={admin_comment}",
+        )
+
+    def user_name(self) -> str:
+        """See `Slurm.user_name`."""
+        match = re.search(r"^SlurmUser\s*=\s*(\S+?)\(", self._run("scontrol", "show", "config"), re.MULTILINE)
+        if match is None:
+            raise SlurmError("scontrol show config names no SlurmUser")
+        return match[1]
+
+    def _jobs(self, *which: str) -> list[Job]:
+        lines = self._run("squeue", "--noheader", "--states=all", *which, "--format=%A|%U|%T").splitlines()
+        jobs = {}
+        for line in lines:
+            job_id, user_id, state = line.split("|")
+            jobs[int(job_id)] = Job(int(job_id), int(user_id), state)
+        return list(jobs.values())
+
+    def _run(self, *argv: str) -> str:
+        try:
+            done = subprocess.run(
+                argv,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=self._timeout_s,
+                env=self._environment,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise SlurmError(f"{argv[0]} did not answer within {self._timeout_s:g} s") from None
+        except OSError as error:
+            raise SlurmError(f"{argv[0]} cannot be run: {error.strerror}") from None
+        if done.returncode != 0:
+            lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+            raise SlurmError(f"{argv[0]}: {lines[0][:300]}")
+        return done.stdout

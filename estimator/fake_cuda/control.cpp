@@ -45,6 +45,21 @@ API int gpumem_add_device(const char* name, const char* uuid, uint64_t total_byt
   return world->add_device({name, uuid, total_bytes, context_bytes, cc_major, cc_minor, sm_count, physical_index}, window);
 }
 
+// For the stand-in NVML when it lies in the same process; 0 when there is no such device.
+API int gpumem_device(int ordinal, const char** name, const char** uuid, uint64_t* total_bytes, int* physical_index,
+                      int* cc_major, int* cc_minor) {
+  const World& world = devices_of_process();
+  if (!world.has_device(ordinal)) return 0;
+  const DeviceSpec& spec = world.devices[ordinal].spec;
+  *name = spec.name.c_str();
+  *uuid = spec.uuid.c_str();
+  *total_bytes = spec.total_bytes;
+  *physical_index = spec.physical_index;
+  *cc_major = spec.cc_major;
+  *cc_minor = spec.cc_minor;
+  return 1;
+}
+
 API void gpumem_set_cuda_version(int version) { set_cuda_version(version); }
 
 API void gpumem_set_cudnn_version(int version) { set_cudnn_version(version); }

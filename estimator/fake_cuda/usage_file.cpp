@@ -1,6 +1,5 @@
 #include "usage_file.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -8,11 +7,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
-#include <cstring>
 
-#include "proc_stat.h"
+#include "usage_scan.h"
 
 namespace gpumem {
 namespace {
@@ -80,24 +77,12 @@ void UsageFile::update(const World& world) {
 }
 
 uint64_t UsageFile::used_by_others(const std::string& uuid) const {
-  DIR* folder = opendir(folder_.c_str());
-  if (!folder) return 0;
   uint64_t sum = 0;
-  while (const dirent* entry = readdir(folder)) {
-    UsageLayout other;
-    const int file = openat(dirfd(folder), entry->d_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    if (file < 0) continue;
-    const ssize_t length = ::read(file, &other, sizeof other);
-    ::close(file);
-    if (length != static_cast<ssize_t>(sizeof other) || std::memcmp(other.magic, kUsageMagic, sizeof kUsageMagic) != 0)
-      continue;
-    if (other.pid == static_cast<uint32_t>(getpid()) || start_ticks_of(static_cast<int>(other.pid)) != other.starttime_ticks)
-      continue;
-    for (uint32_t i = 0; i < std::min<uint32_t>(other.n_devices, kMaxDevices); ++i)
-      if (uuid.compare(0, std::string::npos, other.devices[i].uuid, strnlen(other.devices[i].uuid, 64)) == 0)
-        sum += other.devices[i].used;
-  }
-  closedir(folder);
+  scan_usage(folder_.c_str(), [&](const UsageLayout& other) {
+    if (other.pid == static_cast<uint32_t>(getpid())) return;
+    const UsageOfDevice* usage = usage_of(other, uuid);
+    if (usage && usage->used && is_running(other)) sum += usage->used;
+  });
   return sum;
 }
 

@@ -76,7 +76,9 @@ class Estimate(_Section):
     margin: Annotated[
         float, Field(ge=0, le=1, description="added to the estimated peak, as a fraction of it")
     ] = 0.03
-    margin_bounded: Annotated[float, Field(ge=0, le=1, description="the fraction if the estimate is bounded")] = 0.12
+    margin_bounded: Annotated[
+        float, Field(ge=0, le=1, description="the fraction if the estimate is bounded")
+    ] = 0.12
     margin_mib: Annotated[int, Field(ge=0, description="the margin is at least this, MiB")] = 256
     shard_mib: Annotated[int, Field(ge=1, description="GPU memory that one shard stands for, MiB")] = 1024
     gpus_file: Path | None = Field(

@@ -1,0 +1,163 @@
+"""The GPU catalogue (`gpus.toml`): what is known about each GPU model, and where each number comes from."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+FILE_NAME = "gpus.toml"
+
+
+class CatalogError(Exception):
+    """A GPU is not known, or the catalogue cannot be used; the text says what to do."""
+
+
+class Source(BaseModel):
+    """Where each number of a GPU comes from; `context` is "estimate" unless it was measured or published."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    memory: str
+    usable: str
+    compute_capability: str
+    sm_count: str
+    context: str
+
+
+class GPU(BaseModel):
+    """One GPU model."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    key: str = Field(description="its name in the catalogue")
+    name: str = Field(description="as NVML and PyTorch print it")
+    match: tuple[str, ...] = Field((), description="patterns of other names, normalised")
+    memory_mib: Annotated[int, Field(gt=0)]
+    usable_gib: Annotated[float, Field(gt=0)]
+    compute_capability: Annotated[str, Field(pattern=r"^\d+\.\d$")]
+    sm_count: Annotated[int, Field(gt=0)]
+    context_mib: Annotated[int, Field(ge=0)]
+    source: Source
+
+    @property
+    def memory_bytes(self) -> int:
+        """The whole board, as nvidia-smi prints it."""
+        return self.memory_mib * 1024**2
+
+    @property
+    def usable_bytes(self) -> int:
+        """What CUDA offers to programs (the total of `cudaMemGetInfo`)."""
+        return int(self.usable_gib * 1024**3)
+
+    @property
+    def context_bytes(self) -> int:
+        """What a process takes outside PyTorch's allocator: CUDA context and loaded kernels."""
+        return self.context_mib * 1024**2
+
+    @property
+    def context_is_estimate(self) -> bool:
+        """Whether nobody measured `context_bytes` on this model."""
+        return self.source.context.startswith("estimate")
+
+    @property
+    def capability(self) -> tuple[int, int]:
+        """Compute capability, major and minor."""
+        major, minor = self.compute_capability.split(".")
+        return int(major), int(minor)
+
+    def is_called(self, name: str) -> bool:
+        """Whether a normalised name means this model."""
+        return name in (self.key, normalised(self.name)) or any(fnmatchcase(name, p) for p in self.match)
+
+
+_TABLE: TypeAdapter[dict[str, dict[str, object]]] = TypeAdapter(dict[str, dict[str, object]])
+_MIG = re.compile(r"(^|-)\d+g-\d+gb?($|-)|^mig-")
+
+
+def normalised(name: str) -> str:
+    """A name as the patterns are written: "Tesla V100-SXM2-16GB" and "tesla_v100-sxm2-16gb" are the same."""
+    words = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-").split("-")
+    return "-".join(word for word in words if word not in ("nvidia", "tesla", "geforce"))
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """All known GPU models by their names in the catalogue."""
+
+    gpus: Mapping[str, GPU]
+
+    def find(self, name: str) -> GPU:
+        """The GPU of that name: its name here, its name in NVML, or a GRES type such as `a100_80gb`.
+
+        Raises:
+            CatalogError: no GPU, or more than one, has that name.
+        """
+        wanted = normalised(name)
+        known = ", ".join(self.gpus)
+        if _MIG.search(wanted):
+            raise CatalogError(f"{name}: parts of a GPU (MIG) are not supported; known GPUs: {known}")
+        found = [gpu for gpu in self.gpus.values() if gpu.is_called(wanted)]
+        if not found:
+            raise CatalogError(f"{name}: unknown GPU; known: {known} (add yours to {FILE_NAME})")
+        if len(found) > 1:
+            raise CatalogError(f"{name}: which one? {' or '.join(gpu.key for gpu in found)}")
+        return found[0]
+
+
+def parse(text: str, source: str) -> Catalog:
+    """Checks the text of a catalogue; `source` is named in errors.
+
+    Raises:
+        CatalogError: it is not TOML, or a number or its source is missing or makes no sense.
+    """
+    try:
+        table = _TABLE.validate_python(tomllib.loads(text))
+        gpus = {key: GPU.model_validate({"key": key, **entry}) for key, entry in table.items()}
+    except tomllib.TOMLDecodeError as error:
+        raise CatalogError(f"{source}: not valid TOML: {error}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise CatalogError(f"{source}: {where}: {first['msg']}") from None
+    for gpu in gpus.values():
+        if not gpu.context_bytes < gpu.usable_bytes <= gpu.memory_bytes:
+            raise CatalogError(f"{source}: {gpu.key}: context < usable <= memory does not hold")
+    return Catalog(gpus)
+
+
+def candidates(configured: Path | None) -> list[Path]:
+    """Where the catalogue is looked for, in this order: only `configured` if that is given."""
+    if configured is not None:
+        return [configured]
+    return [
+        Path(__file__).parents[1] / "etc" / FILE_NAME,
+        Path("/etc/gpumem") / FILE_NAME,
+        Path(sys.prefix) / "share" / "gpumem" / FILE_NAME,
+    ]
+
+
+def load(configured: Path | None = None) -> Catalog:
+    """Reads the catalogue from `configured` (the setting `estimate.gpus_file`), else the installed one.
+
+    Raises:
+        CatalogError: there is none, or it cannot be used.
+    """
+    paths = candidates(configured)
+    for path in paths:
+        try:
+            return parse(path.read_text(encoding="utf-8"), str(path))
+        except FileNotFoundError:
+            continue
+        except (OSError, UnicodeDecodeError) as error:
+            raise CatalogError(f"{path}: cannot be read: {error}") from None
+    raise CatalogError(
+        f"no GPU catalogue in {', '.join(map(str, paths))}; set estimate.gpus_file in gpumem.toml"
+    )

@@ -168,7 +168,9 @@ def _build_root(order: dict[str, Any]) -> list[str]:
         if outer and written[outer] and not mounted:
             continue
         try:
-            _overlay(place, f"{base}/{len(written)}", new + place, order["mirror"])
+            _overlay(
+                place, f"{base}/{len(written)}", new + place, [order["mirror"], *(path for path, _ in places)]
+            )
             written[place] = True
         except (CannotConfine, OSError):
             _mount(place, new + place, None, MS_BIND | MS_REC)
@@ -179,9 +181,7 @@ def _build_root(order: dict[str, Any]) -> list[str]:
     _dev(f"{new}/dev", order["scratch_bytes"])
     _mount("tmpfs", f"{new}/run", "tmpfs", MS_NOSUID | MS_NODEV, "size=16m,mode=0755")
     for path in sockets:
-        # A server that listens on the host (a session bus, a terminal multiplexer) would do things for us.
-        if path not in NAME_SERVICE_SOCKETS and _is_socket(new + path):
-            _mount("/dev/null", new + path, None, MS_BIND)
+        _hide_socket(new + path)
     for path, stand_in in order["covers"].items():
         if os.path.exists(new + path):
             _mount(stand_in, new + path, None, MS_BIND)
@@ -211,15 +211,23 @@ def _mount_points(places: list[str]) -> list[tuple[str, bool]]:
     return [(path, path in mounted) for path in sorted(usable, key=lambda path: (path.count("/"), path))]
 
 
-def _overlay(place: str, store: str, target: str, mirror: str) -> None:
-    """Mounts over `target` what is in `place`, with changes kept in memory under `store`."""
+def _overlay(place: str, store: str, target: str, wanted: list[str]) -> None:
+    """Mounts over `target` what is in `place`, with changes kept in memory under `store`.
+
+    Overlayfs copies a folder up, owner and all, when something in it changes, and an owner or group that the
+    user namespace does not know cannot be copied (EOVERFLOW). So the way to the `wanted` folders, and below
+    the first of them the folders of other groups (those of a shared project), are made beforehand.
+    """
     lower, upper, work = (f"{store}/{name}" for name in ("lower", "upper", "work"))
     for folder in (store, lower, upper, work):
         os.mkdir(folder)
     _mount(place, lower, None, MS_BIND | MS_REC)  # a plain name: overlayfs gives ":" and "," a meaning
     os.chmod(upper, _mode_for_us(place))
-    if f"{mirror}/".startswith(f"{place}/"):
-        _mirror_shared_folders(place, upper, mirror[len(place) :])
+    inner = [path[len(place) :] for path in wanted if f"{path}/".startswith(f"{place}/")]
+    for folder in inner:
+        _mirror(place, upper, folder)
+    if f"{wanted[0]}/".startswith(f"{place}/"):
+        _mirror_shared_folders(place, upper, inner[0])
     options = f"lowerdir={lower},upperdir={upper},workdir={work}"
     try:
         _mount("overlay", target, "overlay", MS_NOSUID | MS_NODEV, f"{options},userxattr")
@@ -234,11 +242,7 @@ def _mode_for_us(folder: str) -> int:
 
 
 def _mirror_shared_folders(place: str, upper: str, start: str) -> None:
-    """Makes the folders below `place`/`start` that belong to other groups in `upper` beforehand.
-
-    Overlayfs copies a folder up, owner and all, when something in it changes, and a group that the user
-    namespace does not know cannot be copied (EOVERFLOW): a project's shared folders would refuse writes.
-    """
+    """Makes the folders below `place`/`start` that belong to others in `upper`, as far as time allows."""
     ours = os.getuid(), os.getgid()
     deadline = time.monotonic() + MIRROR_SECONDS
     waiting, seen = [start], 0
@@ -292,8 +296,18 @@ def _listening_sockets() -> list[str]:
     """Paths of the sockets that somebody on this host listens on."""
     with contextlib.suppress(OSError):
         text = Path("/proc/net/unix").read_text(encoding="utf-8", errors="surrogateescape")
-        return sorted(set(re.findall(r" (/.*)$", text, re.MULTILINE)))
+        return sorted(set(re.findall(r" (/.*)$", text, re.MULTILINE)) - set(NAME_SERVICE_SOCKETS))
     return []
+
+
+def _hide_socket(path: str) -> None:
+    """A server of the host (a session bus, a terminal multiplexer) would do things for us outside."""
+    if _is_socket(path):
+        try:
+            _mount("/dev/null", path, None, MS_BIND)
+        except CannotConfine:
+            if _is_socket(path):  # else the server has just ended
+                raise
 
 
 def _is_socket(path: str) -> bool:
@@ -316,8 +330,11 @@ def _exec(order: dict[str, Any], reports: int) -> NoReturn:
         for name, value in order["rlimits"].items():
             number = getattr(resource, name)
             hard = resource.getrlimit(number)[1]
-            wanted = value if hard == resource.RLIM_INFINITY else min(value, hard)
-            resource.setrlimit(number, (wanted, wanted))
+            above = value + (name == "RLIMIT_CPU")  # SIGXCPU comes first and says what it is, SIGKILL later
+            limits = (
+                (value, above) if hard == resource.RLIM_INFINITY else (min(value, hard), min(above, hard))
+            )
+            resource.setrlimit(number, limits)
         _drop_rights()
         null = os.open("/dev/null", os.O_RDONLY)
         os.dup2(null, 0)

@@ -1,0 +1,427 @@
+"""Attacks on the containment, as an ordinary user and as root; real processes, nothing pretended."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from estimator import sandbox
+from testbed.users import User, existing
+
+REPOSITORY = Path(__file__).parents[2]
+DRIVER = """
+import dataclasses, json, pathlib, sys
+from estimator import sandbox
+order = json.load(sys.stdin)
+try:
+    outcome = sandbox.run(
+        order["command"], cwd=pathlib.Path(order["cwd"]), environment=order["environment"],
+        out_dir=pathlib.Path(order["out"]), discard=[pathlib.Path(place) for place in order["discard"]],
+        limits=sandbox.Limits(**order["limits"]))
+    print(json.dumps(dataclasses.asdict(outcome)))
+except sandbox.Refused as refused:
+    print(json.dumps({"end": "refused", "tail": str(refused)}))
+"""
+MIB = 1024**2
+
+
+@dataclasses.dataclass
+class Caller:
+    """Somebody who has a script contained; `work` is their folder, `out` where traces go."""
+
+    user: User
+    work: Path
+    out: Path
+
+    def order(self, command: list[str], **limits: Any) -> str:
+        order = {
+            "command": command,
+            "cwd": str(self.work),
+            "environment": self.user.environment({"HOME": str(self.work)}),
+            "out": str(self.out),
+            "discard": [str(self.work), "/tmp", "/var/tmp"],
+            "limits": {"wall_s": 20.0, **limits},
+        }
+        return json.dumps(order)
+
+    def contain(self, script: str, **limits: Any) -> dict[str, Any]:
+        """Has `bash -c script` contained and returns the outcome."""
+        done = self.user.run(
+            [sys.executable, "-c", DRIVER],
+            env={"PYTHONPATH": str(REPOSITORY)},
+            text=self.order(["bash", "-c", script], **limits),
+        )
+        assert done.returncode == 0, done.stderr
+        outcome: dict[str, Any] = json.loads(done.stdout)
+        assert outcome["end"] != "refused", outcome["tail"]
+        return outcome
+
+    def python(self, program: str, **limits: Any) -> dict[str, Any]:
+        """Has a Python program contained, with the interpreter of the system."""
+        self.file("program.py", program)
+        return self.contain("exec python3 program.py", **limits)
+
+    def file(self, name: str, text: str = "") -> Path:
+        path = self.work / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        for made in (path, path.parent):
+            os.chown(made, self.user.uid, self.user.gid)
+        return path
+
+
+@pytest.fixture(params=["user", "root"])
+def caller(request: pytest.FixtureRequest, tmp_path: Path) -> Caller:
+    if request.param == "root" and os.geteuid() != 0:
+        pytest.skip("only root can be root")
+    return _caller(
+        request.getfixturevalue("alice") if request.param == "user" else existing("root"), tmp_path
+    )
+
+
+@pytest.fixture
+def ordinary(alice: User, tmp_path: Path) -> Caller:
+    return _caller(alice, tmp_path)
+
+
+def _caller(user: User, tmp_path: Path) -> Caller:
+    for folder in (*tmp_path.parents, tmp_path):
+        if folder.is_relative_to("/tmp") and folder != Path("/tmp"):
+            folder.chmod(0o755)
+    caller = Caller(user, tmp_path / "work", tmp_path / "out")
+    for folder in (caller.work, caller.out):
+        folder.mkdir()
+        os.chown(folder, user.uid, user.gid)
+    return caller
+
+
+@pytest.fixture
+def marker() -> Iterator[str]:
+    """A word that finds processes by their command line; whatever still has it afterwards is killed."""
+    word = f"gpumem-marker-{os.getpid()}-{time.monotonic_ns()}"
+    yield word
+    for pid in running(word):
+        os.kill(pid, signal.SIGKILL)
+
+
+def running(word: str) -> list[int]:
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if word.encode() in (process / "cmdline").read_bytes() and int(process.name) != os.getpid():
+                found.append(int(process.name))
+        except OSError:
+            continue
+    return found
+
+
+def tree(folder: Path) -> dict[str, tuple[int, int, bytes | None]]:
+    return {
+        str(path.relative_to(folder)): (
+            path.stat().st_mtime_ns,
+            path.stat().st_mode,
+            path.read_bytes() if path.is_file() else None,
+        )
+        for path in [folder, *folder.rglob("*")]
+    }
+
+
+def test_exit_status_output_and_identity(caller: Caller) -> None:
+    outcome = caller.contain("id -u; pwd; hostname; echo to stderr >&2; exit 3")
+    assert (outcome["end"], outcome["code"], outcome["notes"]) == ("exit", 3, [])
+    assert outcome["tail"].split("\n")[:4] == [
+        str(caller.user.uid),
+        str(caller.work),
+        "localhost",
+        "to stderr",
+    ]
+
+
+def test_what_a_script_writes_seems_written_and_vanishes(caller: Caller) -> None:
+    caller.file("old.txt", "old")
+    caller.file("results/old.txt", "old")
+    before, beside = tree(caller.work), set(os.listdir("/tmp")) | set(os.listdir("/var/tmp"))
+    outcome = caller.contain(
+        """set -e
+        echo new > old.txt; echo more >> results/old.txt; mkdir -p a/b; echo x > a/b/c; mv results moved
+        rm old.txt; echo back > old.txt; cat old.txt moved/old.txt a/b/c
+        echo x > /tmp/gpumem-left; echo x > /var/tmp/gpumem-left; echo x > /dev/shm/gpumem-left
+        cat /tmp/gpumem-left; ln -s /etc link; chmod 600 old.txt"""
+    )
+    assert (outcome["end"], outcome["code"]) == ("exit", 0), outcome["tail"]
+    assert outcome["tail"].split() == ["back", "oldmore", "x", "x"]
+    assert tree(caller.work) == before
+    assert not Path("/dev/shm/gpumem-left").exists()
+    left = (set(os.listdir("/tmp")) | set(os.listdir("/var/tmp"))) - beside
+    assert not [name for name in left if name.startswith("gpumem-left")]
+
+
+def test_only_out_dir_keeps_what_is_written(caller: Caller) -> None:
+    outcome = caller.contain(f"echo kept > {caller.out}/trace-1.json")
+    assert outcome["code"] == 0, outcome["tail"]
+    assert (caller.out / "trace-1.json").read_text() == "kept\n"
+
+
+def test_nothing_else_can_be_written(caller: Caller, tmp_path: Path) -> None:
+    beside = tmp_path.parent / "beside"
+    beside.mkdir(mode=0o777, exist_ok=True)
+    beside.chmod(0o777)
+    places = ["/etc/x", "/usr/x", "/opt/x", "/x", "/sys/kernel/x", "/proc/sys/kernel/hostname", "/home/x"]
+    outcome = caller.contain(f"for f in {' '.join(places)}; do (echo x > $f) && echo wrote $f; done; exit 0")
+    assert "wrote" not in outcome["tail"]
+    assert not any(Path(place).exists() for place in places if not place.startswith("/proc"))
+    assert socket.gethostname() not in ("x", "localhost")
+
+
+def test_folders_of_a_shared_project_can_be_written(ordinary: Caller) -> None:
+    """Overlayfs cannot copy up what belongs to a group that the namespace does not know."""
+    shared = ordinary.file("shared/deep/old.txt").parent
+    for folder in (shared, shared.parent):
+        os.chown(folder, ordinary.user.uid, 1)
+    outcome = ordinary.contain("touch shared/new shared/deep/new && ls shared shared/deep")
+    assert (outcome["code"], outcome["notes"]) == (0, []), outcome["tail"]
+    assert os.listdir(shared.parent) == ["deep"]
+
+
+def test_no_rights_and_no_way_to_get_them(caller: Caller) -> None:
+    outcome = caller.contain(
+        """grep -E '^(Cap(Prm|Eff|Bnd|Amb|Inh)|NoNewPrivs)' /proc/self/status
+        mount -o remount,rw / ; unshare --user --map-root-user --mount sh -c 'mount -o remount,rw /; echo x > /etc/x'
+        su -c 'echo gained'; ls /dev; kill -9 1; exit 0"""
+    )
+    lines = outcome["tail"].splitlines()
+    rights = [line.split() for line in lines[:6]]
+    assert [value.strip("0") for name, value in rights if name.startswith("Cap")] == [""] * 5
+    assert ["NoNewPrivs:", "1"] in rights
+    assert "gained" not in outcome["tail"]
+    assert not Path("/etc/x").exists()
+    assert not {"vda", "sda", "kmsg", "mem", "nvidia0", "kvm", "fuse", "tty"} & set(lines)
+
+
+def test_no_network(caller: Caller) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as abstract:
+        abstract.bind(b"\0gpumem-test-%d" % os.getpid())
+        abstract.listen()
+        outcome = caller.python(
+            f"""
+import socket
+def attempt(family, address):
+    with socket.socket(family) as s:
+        s.settimeout(2)
+        try:
+            s.connect(address)
+            print("connected", address)
+        except OSError as error:
+            print("refused", error.errno)
+attempt(socket.AF_INET, ("127.0.0.1", {server.getsockname()[1]}))
+attempt(socket.AF_INET, ("192.0.2.1", 80))
+attempt(socket.AF_UNIX, b"\\0gpumem-test-{os.getpid()}")
+listener = socket.create_server(("127.0.0.1", 0))
+attempt(socket.AF_INET, listener.getsockname())
+"""
+        )
+    words = [line.split()[0] for line in outcome["tail"].splitlines()]
+    assert words == ["refused"] * 3 + ["connected"], outcome["tail"]
+
+
+def test_a_server_of_the_host_cannot_be_asked(caller: Caller, tmp_path: Path) -> None:
+    """A terminal multiplexer or a session bus would run commands outside for whoever connects."""
+    paths = [caller.work / "in_work.sock", tmp_path / "beside.sock", Path("/run/gpumem-test.sock")]
+    if not os.access("/run", os.W_OK):
+        paths.pop()
+    servers = [socket.socket(socket.AF_UNIX) for _ in paths]
+    try:
+        for server, path in zip(servers, paths, strict=True):
+            server.bind(str(path))
+            server.listen()
+            path.chmod(0o777)
+        outcome = caller.python(
+            f"""
+import socket
+for path in {[str(path) for path in paths]}:
+    try:
+        socket.socket(socket.AF_UNIX).connect(path)
+        print("connected", path)
+    except OSError as error:
+        print("refused")
+"""
+        )
+    finally:
+        for server, path in zip(servers, paths, strict=True):
+            server.close()
+            path.unlink(missing_ok=True)
+    assert outcome["tail"].split() == ["refused"] * len(paths)
+
+
+def test_processes_of_the_host_are_not_seen(caller: Caller, marker: str) -> None:
+    victim = subprocess.Popen(
+        ["sh", "-c", "exec sleep 60 # $0", marker], user=caller.user.uid, start_new_session=True
+    )
+    try:
+        outcome = caller.contain(f"ls -d /proc/[0-9]* | wc -l; kill -9 {victim.pid} -1; exit 0")
+        assert int(outcome["tail"].split()[0]) < 8
+        assert victim.poll() is None
+    finally:
+        victim.kill()
+        victim.wait()
+
+
+def test_a_gigabyte_of_output_costs_little_and_its_end_is_kept(ordinary: Caller) -> None:
+    outcome = ordinary.contain("head -c 1G /dev/zero | tr '\\0' x; echo; echo the end")
+    assert (outcome["end"], outcome["code"]) == ("exit", 0)
+    assert outcome["tail"].endswith("x\nthe end\n")
+    assert len(outcome["tail"]) <= 64 * 1024
+    assert outcome["wall_s"] < 10
+
+
+def test_whatever_forks_and_sleeps_is_gone_with_the_script(caller: Caller, marker: str) -> None:
+    outcome = caller.contain(
+        f"""(setsid sh -c 'while :; do read x < /dev/zero; done' {marker} &)
+        (nohup setsid python3 -c 'import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0: time.sleep(3600)' {marker} &) ; sleep 0.3; ps ax | grep -c {marker}"""
+    )
+    assert outcome["end"] == "exit"
+    assert int(outcome["tail"].split()[-1]) >= 3
+    assert running(marker) == []
+
+
+def test_one_that_never_ends_is_stopped(caller: Caller, marker: str) -> None:
+    outcome = caller.contain(
+        f"trap '' TERM INT HUP; echo started; while :; do sh -c 'sleep 1000; exit' {marker}; done", wall_s=1.0
+    )
+    assert (outcome["end"], outcome["code"], outcome["tail"]) == ("timeout", None, "started\n")
+    assert 1.0 <= outcome["wall_s"] < 3.0
+    assert running(marker) == []
+
+
+def test_no_process_is_left_when_the_caller_is_killed(caller: Caller, marker: str) -> None:
+    order = caller.order(["sh", "-c", f"sleep 1000 # {marker}\nexit"])
+    driver = subprocess.Popen(
+        [sys.executable, "-c", DRIVER],
+        stdin=subprocess.PIPE,
+        user=caller.user.uid,
+        group=caller.user.gid,
+        env=caller.user.environment({"PYTHONPATH": str(REPOSITORY)}),
+        cwd="/",
+    )
+    assert driver.stdin is not None
+    with driver.stdin as pipe:
+        pipe.write(order.encode())
+    wait_until(lambda: bool(running(marker)))
+    driver.kill()
+    driver.wait()
+    wait_until(lambda: not running(marker))
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline, "this never came to be"
+        time.sleep(0.02)
+
+
+def test_a_memory_hog_is_stopped(caller: Caller) -> None:
+    outcome = caller.python(
+        "hog = []\nwhile True: hog.append(bytearray(b'x') * (16 << 20))", memory_bytes=300 * MIB
+    )
+    assert outcome["end"] == "memory"
+    assert outcome["memory_peak_bytes"] > 300 * MIB
+    assert outcome["wall_s"] < 10
+
+
+def test_memory_shared_by_forks_is_counted_once(ordinary: Caller) -> None:
+    outcome = ordinary.python(
+        """
+import os, time
+shared = bytearray(b"x") * (100 << 20)
+for _ in range(5):
+    if os.fork() == 0:
+        break
+time.sleep(0.6)
+""",
+        memory_bytes=300 * MIB,
+    )
+    assert (outcome["end"], outcome["code"]) == ("exit", 0)
+
+
+def test_reserved_memory_does_not_count(ordinary: Caller) -> None:
+    program = "import mmap; m = mmap.mmap(-1, 1 << 40, flags=mmap.MAP_PRIVATE | 0x4000); print(len(m) >> 40)"
+    assert ordinary.python(program, memory_bytes=300 * MIB)["tail"] == "1\n"
+
+
+def test_a_fork_bomb_is_stopped(caller: Caller) -> None:
+    bomb = """
+import os, time
+while True:
+    try:
+        if os.fork() == 0:
+            time.sleep(60)
+    except OSError:
+        pass
+"""
+    outcome = caller.python(bomb, processes=50)
+    assert outcome["end"] == "processes"
+    assert outcome["wall_s"] < 10
+
+
+def test_disk_limits(ordinary: Caller) -> None:
+    script = "head -c 40M /dev/zero > {0} || echo no space; ls -s --block-size=1M {0}"
+    outcome = ordinary.contain(script.format("big"), scratch_bytes=20 * MIB, output_bytes=30 * MIB)
+    assert "No space left" in outcome["tail"]
+    outcome = ordinary.contain(
+        f"for i in 1 2 3 4; do head -c 9M /dev/zero > {ordinary.out}/$i; done; sleep 5", output_bytes=30 * MIB
+    )
+    assert outcome["end"] == "output"
+
+
+def test_cpu_limit_and_other_signals(ordinary: Caller) -> None:
+    outcome = ordinary.contain("while :; do :; done", cpu_s=1)
+    assert (outcome["end"], outcome["code"]) == ("signal", signal.SIGXCPU)
+    outcome = ordinary.contain("kill -SEGV $$")
+    assert (outcome["end"], outcome["code"]) == ("signal", signal.SIGSEGV)
+    assert sandbox.signal_name(signal.SIGSEGV) == "SIGSEGV"
+
+
+def test_signals_are_as_a_fresh_program_expects_them(ordinary: Caller) -> None:
+    outcome = ordinary.contain("yes | head -1; echo ${PIPESTATUS[0]}; cat; readlink /proc/self/fd/0")
+    assert outcome["tail"].split() == ["y", "141", "/dev/null"]
+
+
+def test_a_command_that_is_not_there(ordinary: Caller) -> None:
+    done = ordinary.user.run(
+        [sys.executable, "-c", DRIVER],
+        env={"PYTHONPATH": str(REPOSITORY)},
+        text=ordinary.order(["/no/such/shell"]),
+    )
+    outcome = json.loads(done.stdout)
+    assert (outcome["end"], outcome["code"]) == ("not_started", None)
+    assert outcome["tail"] == "[Errno 2] No such file or directory: '/no/such/shell'"
+
+
+def test_refused_where_there_are_no_namespaces(ordinary: Caller) -> None:
+    """A namespace in which no more user namespaces may be made stands for a site that switched them off."""
+    script = (
+        'echo 0 > /proc/sys/user/max_user_namespaces; exec setpriv --no-new-privs --bounding-set -all "$@"'
+    )
+    done = ordinary.user.run(
+        ["unshare", "--user", "--map-current-user", "--keep-caps", "sh", "-c", script, "sh",
+         "setpriv", "--inh-caps", "-all", "--ambient-caps", "-all", sys.executable, "-c", DRIVER],
+        env={"PYTHONPATH": str(REPOSITORY)},
+        text=ordinary.order(["true"]),
+    )  # fmt: skip
+    outcome = json.loads(done.stdout)
+    assert outcome["end"] == "refused"
+    assert "user namespaces" in outcome["tail"]

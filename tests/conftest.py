@@ -11,6 +11,7 @@ import pytest
 
 from testbed import users
 from testbed.cluster import Cluster, make_folder
+from testbed.site import Site
 from testbed.users import User
 
 
@@ -45,4 +46,11 @@ def bob(homes: Path) -> User:
 def cluster(root: None) -> Iterator[Cluster]:
     """A plain Slurm: two nodes with two GPUs of 80 shards each; no submit plug-in, no prolog."""
     with Cluster() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def site(root: None) -> Iterator[Site]:
+    """Slurm with gpumem on two pretend nodes with two A100 80 GB each; a fresh one for each test module."""
+    with Site() as running:
         yield running

@@ -6,6 +6,7 @@ MUNGE itself refuses credentials that are forged, expired or used before (munge(
 from __future__ import annotations
 
 import hashlib
+import re
 from pathlib import Path
 
 _TIMEOUT_S = 3.0
@@ -39,17 +40,16 @@ def caller_of(credential: str, digest: str, munge_socket: Path | None = None) ->
     """
     if len(credential) > _MAX_CREDENTIAL or not credential.isascii() or not credential.startswith("MUNGE:"):
         raise AuthError("not a MUNGE credential")
-    output = _run("unmunge", ["--numeric", "--keys=STATUS,UID"], credential, munge_socket, _TIMEOUT_S)
-    metadata, separator, payload = output.partition("\n\n")
-    fields = {
-        key.strip(): value.strip()
-        for key, _, value in (line.partition(":") for line in metadata.splitlines())
-    }
-    if not separator or fields.get("STATUS") != "0" or not fields.get("UID", "").isdecimal():
-        raise AuthError(f"unmunge did not vouch for the credential: {fields.get('STATUS', 'no status')}")
+    output = _run("unmunge", ["--keys=STATUS,UID"], credential, munge_socket, _TIMEOUT_S)
+    metadata, _, payload = output.partition("\n\n")
+    lines = [line.partition(":") for line in metadata.splitlines()]
+    fields = {key: value.strip() for key, _, value in lines}
+    uid = re.fullmatch(r".*\((\d+)\)", fields.get("UID", ""))  # such as "alice (1000)"
+    if fields.get("STATUS") != "Success (0)" or not uid:
+        raise AuthError(fields.get("STATUS") or "unmunge did not vouch for the credential")
     if payload != digest:
         raise AuthError("the credential was made for another request")
-    return int(fields["UID"])
+    return int(uid[1])
 
 
 def _run(program: str, options: list[str], text: str, munge_socket: Path | None, timeout_s: float) -> str:
@@ -72,6 +72,7 @@ def _run(program: str, options: list[str], text: str, munge_socket: Path | None,
     except subprocess.TimeoutExpired:
         raise AuthError(f"{program} did not answer in {timeout_s:g} s: is munged alive?") from None
     if done.returncode != 0:
-        reason = done.stderr.strip() or f"exit code {done.returncode}"
+        status = re.match(r"STATUS: +(.+)", done.stdout)
+        reason = done.stderr.strip() or (status[1] if status else f"{program}: exit code {done.returncode}")
         raise AuthError(reason.splitlines()[0][:300])
     return done.stdout

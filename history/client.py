@@ -76,12 +76,15 @@ def _request(
             connection.request(method, target, body or None, headers)
             answer = connection.getresponse()
             text = answer.read(_MAX_ANSWER + 1)
+            missing = answer.length
         finally:
             connection.close()
     except (OSError, HTTPException) as error:
         raise Unreachable(f"gpumemd does not answer at {service}: {_cause(error)}") from None
     if len(text) > _MAX_ANSWER:
         raise Unreachable(f"gpumemd at {service}: the answer is too long")
+    if missing:
+        raise Unreachable(f"gpumemd at {service}: the answer was cut off")
     if answer.status != 200:
         raise Refused(answer.status, _reason(text) or answer.reason)
     try:

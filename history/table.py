@@ -16,7 +16,8 @@ from history.wire import JobRecord
 
 _WIDTH = 100
 _GAP = 2
-_NARROWEST_SCRIPT = 8
+_GIVING_WAY = {"SCRIPT": 12, "USER": 8, "ASKED": 8}
+"""Columns that are cut when there is no room, in this order, and what is left of them."""
 _WIDEST = 13  # of any other text that users choose
 _UNKNOWN = "–"  # noqa: RUF001
 _STATE_STYLES = {"rewritten": "green", "applied": "green", "failed": "red", "expired": "yellow"}
@@ -24,13 +25,14 @@ _GOOD_ERROR = 0.1
 
 
 def print_table(jobs: Sequence[JobRecord], file: TextIO | None = None) -> None:
-    """Prints one line for each job; only the script's name gives way when the line gets too long."""
+    """Prints one line for each job; names give way when the line gets too long, numbers never."""
     cells = {name: [cell(job) for job in jobs] for name, cell in _COLUMNS.items()}
     widths = {name: max(cell_len(name), *(t.cell_len for t in column), 0) for name, column in cells.items()}
-    others = sum(widths.values()) - widths["SCRIPT"] + _GAP * (len(widths) - 1)
-    widths["SCRIPT"] = min(widths["SCRIPT"], max(_WIDTH - others, _NARROWEST_SCRIPT))
-    for text in cells["SCRIPT"]:
-        text.truncate(widths["SCRIPT"], overflow="ellipsis")
+    for name, least in _GIVING_WAY.items():
+        excess = sum(widths.values()) + _GAP * (len(widths) - 1) - _WIDTH
+        widths[name] = max(widths[name] - max(excess, 0), min(widths[name], least))
+        for text in cells[name]:
+            text.truncate(widths[name], overflow="ellipsis")
 
     table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
     for name in _COLUMNS:
@@ -38,7 +40,9 @@ def print_table(jobs: Sequence[JobRecord], file: TextIO | None = None) -> None:
     for row in zip(*cells.values(), strict=True):
         table.add_row(*row)
     # a narrow terminal wraps the lines itself: rich would cut numbers
-    Console(file=file or sys.stdout, highlight=False, width=others + widths["SCRIPT"]).print(table)
+    Console(file=file or sys.stdout, highlight=False, width=sum(widths.values()) + _GAP * len(widths)).print(
+        table
+    )
 
 
 def _label(text: str | None, width: int = _WIDEST) -> Text:
@@ -59,7 +63,7 @@ def _script(job: JobRecord) -> Text:
 
 
 def _gib(size: int | None) -> Text:
-    return Text(_UNKNOWN if size is None else f"{size / 2**30:.2f} GiB")
+    return Text(_UNKNOWN if size is None else f"{size / 2**30:.1f} GiB")
 
 
 def _error(error: float | None) -> Text:

@@ -18,7 +18,6 @@ import pytest
 from history.store import Store
 
 POSTGRES = Path("/usr/lib/postgresql/15/bin")
-UNPRIVILEGED = 65534  # nobody
 
 
 @pytest.fixture

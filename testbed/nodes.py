@@ -15,29 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import estimator
-
-
-@dataclass(frozen=True)
-class PretendGpu:
-    """What a pretend GPU says of itself; sizes in bytes.
-
-    `context_bytes`: what the first use by a process takes beside its allocations.
-    """
-
-    name: str
-    memory_bytes: int
-    context_bytes: int
-    compute_capability: tuple[int, int]
-    sm_count: int
-
-
-A100_80GB = PretendGpu(
-    name="NVIDIA A100 80GB PCIe",
-    memory_bytes=85_094_825_984,
-    context_bytes=458 * 1024**2,
-    compute_capability=(8, 0),
-    sm_count=108,
-)
+from estimator.catalog import GPU
 
 
 def tracer_folder() -> Path:
@@ -59,7 +37,7 @@ class NodePrograms:
     task_prolog: Path
 
 
-def make_node(folder: Path, gpu: PretendGpu, count: int) -> None:
+def make_node(folder: Path, gpu: GPU, count: int) -> None:
     """Writes the folder of a pretend node with `count` GPUs; accounting is off, as the driver leaves it."""
     folder.mkdir(parents=True)
     procs = folder / "procs"
@@ -72,14 +50,15 @@ def make_node(folder: Path, gpu: PretendGpu, count: int) -> None:
             "minor": index,
             "uuid": f"GPU-{uuid.uuid5(uuid.NAMESPACE_URL, f'{folder}/{index}')}",
             "name": gpu.name,
-            "memory_bytes": gpu.memory_bytes,
+            "memory_bytes": gpu.memory_bytes,  # the whole board, as NVML says
         }
         for index in range(count)
     ]
     (folder / "devices.json").write_text(json.dumps(devices))
     model = {
+        "memory_bytes": gpu.usable_bytes,
         "context_bytes": gpu.context_bytes,
-        "compute_capability": list(gpu.compute_capability),
+        "compute_capability": list(gpu.capability),
         "sm_count": gpu.sm_count,
     }
     tracer = {

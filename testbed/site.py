@@ -14,11 +14,11 @@ from pathlib import Path
 from types import TracebackType
 
 import slurm_plugin
+from estimator import catalog
 from history import client
 from history.wire import JobRecord, Jobs
 from testbed import nodes, users
 from testbed.cluster import Cluster, ClusterError, make_folder
-from testbed.nodes import A100_80GB, PretendGpu
 from testbed.users import BASE_PATH, User
 
 SHARD_MIB = 1024
@@ -36,7 +36,7 @@ class Site:
 
     Args:
         folder: where everything lives, made if missing; default: a new temporary one, removed by `stop`.
-        gpu: what the nodes have, and its name in the catalogue.
+        gpu: the model of the nodes' GPUs, by its name in the catalogue.
         budget_s: how long a job is held for its trace, in seconds.
         settings: changes to gpumem.toml, by section and key.
         estimate_command: replaces `gpumem estimate` in gpumemd.
@@ -52,7 +52,7 @@ class Site:
         *,
         nodes: int = 2,
         gpus_per_node: int = 2,
-        gpu: tuple[str, PretendGpu] = ("a100-80gb", A100_80GB),
+        gpu: str = "a100-80gb",
         shards_per_gpu: int = 80,
         budget_s: int = 120,
         settings: Sections | None = None,
@@ -65,7 +65,7 @@ class Site:
         self.config = self.folder / "gpumem.toml"
         self.user_socket = self.folder / "gpumem.sock"
         self._submit_socket = self.folder / "private" / "submit.sock"
-        self._gpu_name, self._gpu = gpu
+        self.gpu = catalog.load().find(gpu)
         self._shards_per_gpu = shards_per_gpu
         self._budget_s = budget_s
         self._settings = settings or {}
@@ -211,7 +211,7 @@ class Site:
         folder = self.folder / "node"
         folder.mkdir()
         for name in self.cluster.nodes:
-            nodes.make_node(folder / name, self._gpu, self.cluster.gpus_per_node)
+            nodes.make_node(folder / name, self.gpu, self.cluster.gpus_per_node)
             (folder / name / "gpumem.toml").write_text(toml(self._sections(folder / name)))
         nodes.write_programs(self.folder / "bin", folder, commands(), extra_env=self._node_env)
 
@@ -235,7 +235,7 @@ class Site:
                 "fallback_dir": str(node / "run" / "spool"),
                 "run_dir": str(node / "run" / "jobs"),
             },
-            f"partitions.{self.partition}": {"gpu": self._gpu_name, "shards_per_gpu": self._shards_per_gpu},
+            f"partitions.{self.partition}": {"gpu": self.gpu.key, "shards_per_gpu": self._shards_per_gpu},
         }
         for name, changes in self._settings.items():
             sections[name] = {**sections.get(name, {}), **changes}

@@ -9,7 +9,7 @@ import tomllib
 import pytest
 
 from history.client import Unreachable
-from testbed.nodes import A100_80GB, processes, used_bytes
+from testbed.nodes import processes, used_bytes
 from testbed.site import Site, commands, toml
 from testbed.users import User
 
@@ -43,8 +43,8 @@ def test_a_job_sees_a_pretend_gpu_and_is_measured(site: Site, user: User) -> Non
     job_id = hold(site, user, "-w", "n1")
     node = site.node_folder("n1")
     site.cluster.wait_for(lambda: "held" in site.cluster.output(job_id), 60, "the job to hold its memory")
-    assert f"{A100_80GB.name} 1" in site.cluster.output(job_id)
-    expected = 3 * GIB + A100_80GB.context_bytes
+    assert f"{site.gpu.name} 1" in site.cluster.output(job_id)
+    expected = 3 * GIB + site.gpu.context_bytes
     assert used_bytes(node) == {0: expected, 1: 0}
     site.cluster.wait_state(job_id, "COMPLETED")
     assert used_bytes(node) == {0: 0, 1: 0}

@@ -506,6 +506,22 @@ API int nvmlDeviceClearAccountingPids(const Device* device) {
 
 // ---- what these devices do not have ----
 
+namespace {
+struct FabricInfo {
+  unsigned version;
+  unsigned char cluster_uuid[16];
+  int status;
+  unsigned clique;
+  unsigned char state;  // 0: no fabric
+};
+}  // namespace
+
+API int nvmlDeviceGetGpuFabricInfoV(const Device* device, FabricInfo* out) {
+  CHECK(device);
+  *out = {out->version, {}, kSuccess, 0, 0};
+  return kSuccess;
+}
+
 #define NOT_SUPPORTED(name)      \
   API int name(const Device* device) { \
     CHECK(device);               \
@@ -518,7 +534,6 @@ NOT_SUPPORTED(nvmlDeviceGetNvLinkState)
 NOT_SUPPORTED(nvmlDeviceGetNvLinkCapability)
 NOT_SUPPORTED(nvmlDeviceGetNvLinkRemoteDeviceType)
 NOT_SUPPORTED(nvmlDeviceGetNvLinkRemotePciInfo_v2)
-NOT_SUPPORTED(nvmlDeviceGetGpuFabricInfoV)
 NOT_SUPPORTED(nvmlDeviceGetP2PStatus)
 NOT_SUPPORTED(nvmlDeviceGetTemperature)
 NOT_SUPPORTED(nvmlDeviceGetPowerUsage)

@@ -410,6 +410,7 @@ API int cudaMemPoolTrimTo(Pool* pool, size_t keep) {
 }
 API int cudaMallocFromPoolAsync(void** out, size_t bytes, Pool* pool, void*) {
   if (const int status = ready()) return status;
+  note_invented("growth of memory pools");
   Guard world;
   *out = pointer_of(world->allocate_from(*pool, bytes));
   return *out ? kSuccess : note(kOutOfMemory);
@@ -675,9 +676,27 @@ API int cudaGraphGetNodes(Graph*, void** nodes, size_t* count) {
   *count = 1;
   return kSuccess;
 }
-API int cudaGraphAddNode(void** node, ...) {
+namespace {
+// The beginning of cudaGraphNodeParams, where a conditional node tells its body graphs.
+struct NodeParameters {
+  int type, reserved[3];
+  unsigned long long conditional_handle;
+  int conditional_type;
+  unsigned bodies;
+  Graph** body_graphs;
+};
+constexpr int kConditionalNode = 13;
+}  // namespace
+
+// (node, graph, dependencies, edges, count, parameters) since CUDA 13, before without the edges.
+API int cudaGraphAddNode(void** node, Graph*, const void*, const void*, void* fifth, void* sixth) {
   static char some_node;
   *node = &some_node;
+  auto& parameters = *static_cast<NodeParameters*>(cuda_version() >= 13000 ? sixth : fifth);
+  if (parameters.type == kConditionalNode) {
+    parameters.body_graphs = new Graph*[parameters.bodies];
+    for (unsigned i = 0; i < parameters.bodies; ++i) parameters.body_graphs[i] = new Graph;
+  }
   return kSuccess;
 }
 // (node, dependencies, edges, count) since CUDA 13, before without the edges.

@@ -9,8 +9,8 @@ from pathlib import Path
 _SRUN_FLAGS = (
     "bcast compress contiguous debugger-test disable-status exact exclusive get-user-env help hold immediate "
     "interactive kill-on-bad-exit label multi-prog no-allocate no-kill nice overcommit overlap oversubscribe "
-    "preserve-env propagate pty quiet quit-on-interrupt reboot resv-ports send-libs share spread-job test-only "
-    "unbuffered usage use-min-nodes verbose version x11"
+    "preserve-env propagate pty quiet quit-on-interrupt reboot resv-ports send-libs share spread-job "
+    "test-only unbuffered usage use-min-nodes verbose version x11"
 )
 _SRUN_SHORT_FLAGS = "EHIKOQVXZhklsuv"
 

@@ -1,0 +1,5 @@
+"""`python -m estimator` is `gpumem`."""
+
+from estimator.cli import main
+
+main()

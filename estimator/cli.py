@@ -1,0 +1,197 @@
+"""`gpumem`: the command for users. What is heavy is imported where it is used, so that `--help` is quick."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+from typer.core import TyperCommand
+
+if TYPE_CHECKING:
+    from estimator.catalog import GPU, Catalog
+    from estimator.sandbox import Usage
+    from settings import Settings
+
+COULD_NOT, WRONG_USAGE, INTERRUPTED = 1, 2, 130
+
+app = typer.Typer(
+    name="gpumem",
+    help="GPU memory of Slurm jobs: estimated before they run.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+@app.callback()
+def _gpumem() -> None:
+    """Makes `estimate` a subcommand although it is the only one."""
+
+
+class _Failed(Exception):
+    """No estimate; the text is the one reason."""
+
+
+class _ScriptOrCommand(TyperCommand):
+    """Tells `estimate -- python train.py` (a command) from `estimate train.sh` (a batch script)."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """What stands behind the name of the command in its usage line."""
+        return ["[OPTIONS]", "SCRIPT [ARGS]... | -- COMMAND..."]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As click, and remembers whether the words that are left stood after `--`."""
+        given = list(args)
+        rest = super().parse_args(ctx, args)
+        words = ctx.params.get("words") or ()
+        ctx.meta["command"] = given[: len(given) - len(words)][-1:] == ["--"]
+        return rest
+
+
+@app.command(
+    cls=_ScriptOrCommand,
+    context_settings={"allow_interspersed_args": False},
+    no_args_is_help=True,
+)
+def estimate(
+    ctx: typer.Context,
+    words: Annotated[
+        list[str],
+        typer.Argument(metavar="SCRIPT", help="A batch script and its arguments; or -- and a command."),
+    ],
+    gpu: Annotated[
+        str | None, typer.Option(help="GPU model, such as a100-80gb. [default: that of the partition]")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(min=1, max=1000, help="Optimizer steps to trace.")] = None,
+    timeout: Annotated[
+        int | None, typer.Option(min=1, max=3600, help="Longest time for the dry run (s).")
+    ] = None,
+    chdir: Annotated[
+        Path | None,
+        typer.Option(exists=True, file_okay=False, help="Where the job starts, as sbatch --chdir."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the estimate as a JSON object.")] = False,
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="gpumem.toml. [default: /etc/gpumem/gpumem.toml]")
+    ] = None,
+) -> None:
+    """Estimate the GPU memory of a training job, without a GPU.
+
+    The job is started in a dry run on a pretend GPU and stopped after a few optimizer steps. It has no
+    network, and nothing that it writes stays.
+
+    Exit status: 0 estimated, 1 could not, 2 wrong usage.
+    """
+    try:
+        _estimate(words, ctx.meta["command"], gpu, steps, timeout, chdir, as_json, config)
+    except _Failed as failed:
+        if as_json:
+            print(json.dumps({"status": "failed", "reason": str(failed)}))
+        print(f"gpumem: {failed}", file=sys.stderr)
+        raise typer.Exit(COULD_NOT) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _estimate(
+    words: Sequence[str],
+    is_command: bool,
+    gpu_name: str | None,
+    steps: int | None,
+    timeout: int | None,
+    chdir: Path | None,
+    as_json: bool,
+    config: Path | None,
+) -> None:
+    import settings
+    from estimator import report, sandbox, trace_run
+    from estimator.catalog import CatalogError, load
+    from estimator.estimate import EstimateError
+    from estimator.estimate import estimate as estimated
+
+    try:
+        configured = settings.load(config)
+        limits = configured.estimate.model_copy(
+            update={
+                name: value for name, value in (("steps", steps), ("timeout_s", timeout)) if value is not None
+            }
+        )
+        catalog = load(limits.gpus_file)
+        launch = (
+            trace_run.Launch.of_command(words, chdir)
+            if is_command
+            else trace_run.Launch.of_script(Path(words[0]), words[1:], chdir)
+        )
+        gpu = _choose(catalog, configured, gpu_name, launch.script.partition if launch.script else None)
+        with _progress(f"{launch.name} on a pretend {gpu.name}") as watch:
+            traced = trace_run.run(launch, gpu, limits, os.environ, watch)
+            result = estimated(traced.traces, gpu, limits, traced.wall_s)
+    except (
+        settings.SettingsError,
+        CatalogError,
+        EstimateError,
+        sandbox.Refused,
+        trace_run.TraceFailed,
+    ) as error:
+        raise _Failed(str(error)) from None
+    if as_json:
+        print(json.dumps(report.to_json(result)))
+    else:
+        from rich.console import Console
+
+        report.show(result, Console(), shlex.join(words) if is_command else launch.name)
+
+
+def _choose(catalog: Catalog, settings: Settings, name: str | None, partition: str | None) -> GPU:
+    """The GPU that is named, else that of the job's partition, else that of the first one in the settings."""
+    from estimator.catalog import CatalogError
+
+    partitions = settings.partitions
+    if name is None and partitions:
+        name = (partitions.get(partition or "") or next(iter(partitions.values()))).gpu
+        return catalog.find(name)
+    if name is None:
+        _wrong_usage(f"name the GPU with --gpu: one of {', '.join(catalog.gpus)}")
+    try:
+        return catalog.find(name)
+    except CatalogError as error:
+        _wrong_usage(f"--gpu {error}")
+
+
+def _wrong_usage(message: str) -> NoReturn:
+    raise typer.BadParameter(message)
+
+
+@contextlib.contextmanager
+def _progress(what: str) -> Iterator[Callable[[Usage], None]]:
+    """A line on stderr that says what happens, if that is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda usage: None
+        return
+    from rich.console import Console
+    from rich.markup import escape
+
+    with Console(stderr=True).status(f"{escape(what)}: starting") as line:
+
+        def watch(usage: Usage) -> None:
+            processes = "1 process" if usage.processes == 1 else f"{usage.processes} processes"
+            line.update(
+                f"{escape(what)}: {usage.wall_s:.0f} s, {processes}, "
+                f"{usage.memory_bytes / 1024**3:.1f} GiB of host memory"
+            )
+
+        yield watch
+
+
+def main() -> NoReturn:
+    """The program `gpumem`."""
+    app()
+    sys.exit(0)

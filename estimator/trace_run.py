@@ -1,0 +1,244 @@
+"""A dry run of a job: its script or command runs contained, as in a job with one GPU, and is traced."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from estimator import batch_script, failure, sandbox, shims, trace
+from estimator.batch_script import BatchScript
+from estimator.catalog import GPU
+from settings import MIB
+from settings import Estimate as Settings
+
+HERE = Path(__file__).parent
+INJECT = HERE / "tracer" / "inject"
+LIBRARY = HERE / "fake_cuda" / "lib" / "libgpumem_cuda.so"
+MAX_EVENTS = 2_000_000
+JOB_ID = "1"
+_COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+GPU_UUID = "GPU-00000000-0000-0000-0000-000000000000"
+WRITABLE = ("HOME", "TMPDIR", "SCRATCH", "WORK")  # variables that name folders where jobs write
+OFFLINE = {"WANDB_MODE": "offline", "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+CLUSTER_VARIABLES = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "PMI_", "PMIX_", "GPUMEM_")
+
+
+class TraceFailed(Exception):
+    """The dry run left nothing to estimate from; the text says why, in one line."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What a job runs in `cwd`: the arguments `command` of a batch script, or a command without one."""
+
+    name: str
+    command: tuple[str, ...]
+    cwd: Path
+    script: BatchScript | None = None
+
+    @classmethod
+    def of_script(cls, path: Path, arguments: Sequence[str], cwd: Path | None = None) -> Launch:
+        """As `sbatch path arguments` starts it; `cwd` is `sbatch --chdir`, which beats that of the script.
+
+        Raises:
+            TraceFailed: `sbatch` would not take it.
+        """
+        try:
+            script = batch_script.read(path)
+        except batch_script.NotABatchScript as error:
+            raise TraceFailed(str(error)) from None
+        return cls(path.name, tuple(arguments), (cwd or script.chdir or Path()).absolute(), script)
+
+    @classmethod
+    def of_command(cls, command: Sequence[str], cwd: Path | None = None) -> Launch:
+        """A command as it would stand in a batch script."""
+        program = next((Path(word).name for word in command if word.endswith(".py")), Path(command[0]).name)
+        return cls(program, tuple(command), (cwd or Path()).absolute())
+
+
+@dataclass(frozen=True)
+class Traced:
+    """The traces of a job's Python processes; `doubts` tell what failed beside the complete ones."""
+
+    traces: tuple[trace.Trace, ...]
+    doubts: tuple[str, ...]
+    wall_s: float
+
+
+def run(
+    launch: Launch,
+    gpu: GPU,
+    settings: Settings,
+    environment: Mapping[str, str],
+    watch: Callable[[sandbox.Usage], None] = lambda usage: None,
+) -> Traced:
+    """Runs the job on a pretend `gpu` for `settings.steps` optimizer steps and collects its traces.
+
+    Args:
+        launch: what runs.
+        gpu: what its programs see.
+        settings: steps, and the limits of time (s) and host memory (MiB).
+        environment: of the user, as `sbatch` would pass it on.
+        watch: called about ten times a second.
+
+    Raises:
+        TraceFailed: there is no complete trace; the first reason is the most helpful one.
+        sandbox.Refused: the job cannot be contained here, and was not run.
+    """
+    if not LIBRARY.is_file():
+        raise TraceFailed(f"gpumem is not completely installed: {LIBRARY} is missing")
+    if not launch.cwd.is_dir():
+        raise TraceFailed(f"{launch.cwd}: no such folder to start the job in")
+    with tempfile.TemporaryDirectory(prefix="gpumem-") as made:
+        folder = Path(made).resolve()
+        out = folder / "out"
+        out.mkdir()
+        programs = folder / "bin"
+        shims.write(
+            programs,
+            name=gpu.name,
+            uuid=GPU_UUID,
+            memory_bytes=gpu.memory_bytes,
+            compute_capability=gpu.capability,
+        )
+        tracer = folder / "tracer.json"
+        tracer.write_text(json.dumps(_tracer_settings(gpu, settings.steps, out)), encoding="utf-8")
+        job = _job_environment(environment, launch) | {
+            "GPUMEM_TRACER": str(tracer),
+            "PYTHONPATH": _prepended(str(INJECT), environment.get("PYTHONPATH")),
+            "PATH": _prepended(str(programs), environment.get("PATH", os.defpath)),
+        }
+        outcome = sandbox.run(
+            _command(launch, folder),
+            cwd=launch.cwd,
+            environment=job,
+            out_dir=out,
+            files=folder,
+            covers=shims.covered(programs, environment.get("PATH", os.defpath)),
+            discard=_writable(launch.cwd, environment),
+            limits=sandbox.Limits(
+                wall_s=settings.timeout_s,
+                cpu_s=failure.CPU_TIMES_WALL * settings.timeout_s,
+                memory_bytes=settings.memory_mib * MIB,
+            ),
+            watch=watch,
+        )
+        try:
+            traces = tuple(trace.read_all(out))
+        except trace.TraceError as error:
+            raise TraceFailed(str(error)) from None
+    tail = _COLOURS.sub("", outcome.tail).replace(f"{folder}/job/", "")
+    failed = failure.of_run(launch.name, launch.cwd, settings, outcome, tail, traces)
+    if not any(_is_complete(one) for one in traces):
+        script = launch.script.path if launch.script else None
+        reason = failed or failure.of_absence(launch.name, launch.cwd, script, tail, traces)
+        raise TraceFailed(trace.printable(reason))
+    doubts = [f"a part of the job failed: {trace.printable(failed)}"] if failed else []
+    return Traced(tuple(one for one in traces if not _is_cut(one)), (*doubts, *outcome.notes), outcome.wall_s)
+
+
+# --- before the run ---
+
+
+def _tracer_settings(gpu: GPU, steps: int, out: Path) -> dict[str, object]:
+    device = {
+        "name": gpu.name,
+        "uuid": GPU_UUID,
+        "memory_bytes": gpu.usable_bytes,
+        "context_bytes": gpu.context_bytes,
+        "compute_capability": gpu.capability,
+        "sm_count": gpu.sm_count,
+        "index": 0,
+    }
+    return {
+        "library": str(LIBRARY),
+        "devices": [device],
+        "enforce_limit": False,
+        "node_dir": None,
+        "trace": {"out_dir": str(out), "steps": steps, "max_events": MAX_EVENTS},
+    }
+
+
+def _command(launch: Launch, folder: Path) -> list[str]:
+    """The command to run; of a batch script a copy is run, as Slurm does."""
+    if launch.script is None:
+        return list(launch.command)
+    copy = folder / "job" / launch.name
+    copy.parent.mkdir()
+    shutil.copyfile(launch.script.path, copy)
+    return [*launch.script.interpreter, str(copy), *launch.command]
+
+
+def _job_environment(environment: Mapping[str, str], launch: Launch) -> dict[str, str]:
+    """The user's environment with what Slurm sets in a job of one task on one node with one GPU."""
+    kept = {name: value for name, value in environment.items() if not name.startswith(CLUSTER_VARIABLES)}
+    options = launch.script.options if launch.script else {}
+    cpus = options.get("cpus-per-task") or options.get("c") or "1"
+    job = {
+        "SLURM_JOB_ID": JOB_ID,
+        "SLURM_JOBID": JOB_ID,
+        "SLURM_JOB_NAME": launch.script.job_name if launch.script else launch.name,
+        "SLURM_JOB_NODELIST": "localhost",
+        "SLURM_NODELIST": "localhost",
+        "SLURM_JOB_NUM_NODES": "1",
+        "SLURM_NNODES": "1",
+        "SLURM_NTASKS": "1",
+        "SLURM_NPROCS": "1",
+        "SLURM_NTASKS_PER_NODE": "1",
+        "SLURM_TASKS_PER_NODE": "1",
+        "SLURM_CPUS_ON_NODE": cpus,
+        "SLURM_CPUS_PER_TASK": cpus,
+        "SLURM_GPUS_ON_NODE": "1",
+        "SLURM_JOB_GPUS": "0",
+        "SLURM_PROCID": "0",
+        "SLURM_LOCALID": "0",
+        "SLURM_NODEID": "0",
+        "SLURM_GTIDS": "0",
+        "SLURMD_NODENAME": "localhost",
+        "SLURM_SUBMIT_HOST": "localhost",
+        "SLURM_SUBMIT_DIR": str(launch.cwd),
+        "CUDA_VISIBLE_DEVICES": "0",
+        "GPU_DEVICE_ORDINAL": "0",
+    }
+    if launch.script and launch.script.partition:
+        job["SLURM_JOB_PARTITION"] = launch.script.partition
+    array = options.get("array") or options.get("a")
+    if array and (first := re.match(r"\d+", array)):
+        job |= {"SLURM_ARRAY_JOB_ID": JOB_ID, "SLURM_ARRAY_TASK_ID": first[0], "SLURM_ARRAY_TASK_COUNT": "1"}
+    polite = {"OMP_NUM_THREADS": str(min(4, os.cpu_count() or 1))}  # on a login node that others use as well
+    return polite | kept | OFFLINE | job
+
+
+def _writable(cwd: Path, environment: Mapping[str, str]) -> list[Path]:
+    """Where a job usually writes; the dry run may, too, and nothing of it stays."""
+    named = [Path(value) for name in WRITABLE if (value := environment.get(name))]
+    return [cwd, Path("/tmp"), Path("/var/tmp"), *(place for place in named if place.is_absolute())]  # noqa: S108
+
+
+def _prepended(first: str, rest: str | None) -> str:
+    return f"{first}:{rest}" if rest else first
+
+
+# --- after the run ---
+
+
+def _is_complete(one: trace.Trace) -> bool:
+    """Whether the process used the GPU and came to the end of its steps or of its program."""
+    return one.events is not None and len(one.events) > 0 and one.end in ("steps", "script")
+
+
+def _is_cut(one: trace.Trace) -> bool:
+    """Whether the process used the GPU and did not come to an end that says something."""
+    return one.events is not None and not _is_complete(one)
+
+
+def described(launch: Launch) -> str:
+    """What runs, for people."""
+    return launch.name if launch.script else shlex.join(launch.command)

@@ -40,9 +40,8 @@ def print_table(jobs: Sequence[JobRecord], file: TextIO | None = None) -> None:
     for row in zip(*cells.values(), strict=True):
         table.add_row(*row)
     # a narrow terminal wraps the lines itself: rich would cut numbers
-    Console(file=file or sys.stdout, highlight=False, width=sum(widths.values()) + _GAP * len(widths)).print(
-        table
-    )
+    width = sum(widths.values()) + _GAP * len(widths)
+    Console(file=file or sys.stdout, highlight=False, width=width).print(table)
 
 
 def _label(text: str | None, width: int = _WIDEST) -> Text:

@@ -90,6 +90,15 @@ def test_failed_write_stores_nothing(any_store):
     assert [d.id for d in any_store.decisions_in_state(["rewritten"])] == ["d1"]
 
 
+def test_failed_write_can_be_tried_again_with_the_same_object(any_store):
+    row = decision(id="d1", estimate_id="late")
+    with pytest.raises(StoreError):
+        any_store.add_decision(row)
+    any_store.add_estimate(estimate(id="late"))
+    any_store.add_decision(row)
+    assert [d.id for d in any_store.decisions_in_state(["rewritten"])] == ["d1"]
+
+
 def test_decision_of_job_is_the_latest(any_store):
     any_store.add_decision(
         decision(id="new", job_id=7, created_at=NOON),

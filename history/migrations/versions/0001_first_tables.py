@@ -105,9 +105,3 @@ def upgrade() -> None:
         ),
         **_CHARSET,
     )
-
-
-def downgrade() -> None:
-    """From this revision."""
-    for table in ("measured_gpus", "measurements", "decisions", "estimates"):
-        op.drop_table(table)

@@ -119,7 +119,7 @@ def assemble(node: Node, job: Job, folder: JobDir, record: JobRecord | None, aft
     gpus = []
     for before in record.gpus if record else tuple(GpuBefore(name) for name in job.gpus):
         gpu, found = _measure_gpu(before, folder, record, tally, after)
-        gpus += [gpu] if gpu else []
+        gpus.append(gpu)
         problems += [f"GPU {before.name}: {problem}" for problem in found]
     return Measurement(
         id=record.measurement_id if record else str(uuid4()),
@@ -138,7 +138,7 @@ def assemble(node: Node, job: Job, folder: JobDir, record: JobRecord | None, aft
 
 def _measure_gpu(
     before: GpuBefore, folder: JobDir, record: JobRecord | None, tally: Tally | None, after: AfterJob
-) -> tuple[GpuMeasurement | None, tuple[str, ...]]:
+) -> tuple[GpuMeasurement, tuple[str, ...]]:
     from history.wire import GpuMeasurement
 
     sampled = tally.gpus.get(before.name) if tally else None
@@ -153,12 +153,10 @@ def _measure_gpu(
             started_at=record.started_at if record else None,
         )
     )
-    uuid = gpu.uuid if gpu else None if before.name.isdecimal() else before.name
-    if uuid is None:
-        return None, (*use.problems, "its UUID is unknown")
+    unnamed = f"index:{before.name}" if before.name.isdecimal() else before.name
     return (
         GpuMeasurement(
-            uuid=uuid,
+            uuid=gpu.uuid if gpu else unnamed,
             model=_printable(gpu.model) if gpu else None,
             memory_bytes=gpu.memory_bytes or None if gpu else None,
             peak_bytes=use.peak_bytes,

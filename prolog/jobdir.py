@@ -131,16 +131,19 @@ class JobDir:
 
     def is_shared(self, name: str) -> bool:
         """Whether another job was given this GPU while this one ran."""
-        return (self.path / f"shared-{name}").exists()
+        return self._shared(name).exists()
 
     def remove(self) -> None:
         """Removes the folder; never fails."""
         shutil.rmtree(self.path, ignore_errors=True)
 
+    def _shared(self, name: str) -> Path:
+        return self.path / f"shared-{name.replace('/', '_')}"
+
     def _note_shared(self, name: str) -> None:
         try:
             flags = os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC
-            os.close(os.open(self.path / f"shared-{name}", flags, 0o600))
+            os.close(os.open(self._shared(name), flags, 0o600))
         except FileNotFoundError:  # that job has just ended
             return
 

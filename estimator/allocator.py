@@ -186,8 +186,6 @@ class Allocator:
         self.config = config
         self.allocated = 0
         self.reserved = 0
-        self.allocated_peak = 0
-        self.reserved_peak = 0
         self.retries = 0
         self.live: dict[int, Block] = {}  # by handle
         self.awaiting_free: dict[int, Block] = {}  # by handle; freed, but in use on another stream
@@ -208,8 +206,6 @@ class Allocator:
         block.active = True
         self.live[handle] = block
         self.allocated += block.size
-        if self.allocated > self.allocated_peak:
-            self.allocated_peak = self.allocated
         return block
 
     def free(self, handle: int) -> None:
@@ -251,7 +247,6 @@ class Allocator:
             if self.reserved + segment_size > self.capacity:
                 raise OutOfMemoryError
         self.reserved += segment_size
-        self.reserved_peak = max(self.reserved_peak, self.reserved)
         return Block(self._addresses.place(segment_size, address), segment_size, pool)
 
     def _split(self, block: Block, size: int) -> None:
@@ -315,14 +310,16 @@ class OutOfMemory:
 class Replay:
     """What the allocator did; peaks in bytes.
 
-    `peak_event` is the first event after which `reserved_peak` was held (None: nothing was allocated), and
-    `live` the blocks in use then, ordered by address. `retries` counts the times that cached segments had to
-    be freed to get another one. After `oom` nothing was replayed.
+    `peak_event` is the first event after which `reserved_peak` was held, `busiest_event` the one after which
+    `allocated_peak` was (None: nothing was allocated), and `live` the blocks in use after the latter, ordered
+    by address: they sum to `allocated_peak`. `retries` counts the times that cached segments had to be freed
+    to get another one. After `oom` nothing was replayed.
     """
 
     allocated_peak: int
     reserved_peak: int
     peak_event: int | None
+    busiest_event: int | None
     live: tuple[LiveBlock, ...]
     segments: tuple[Segment, ...]
     retries: int
@@ -343,7 +340,8 @@ def replay(history: History, capacity: int = UNLIMITED, config: AllocatorConfig 
     block_sizes: dict[int, int] = {}  # of each `ALLOC`, by event
     segments: list[Segment] = []
     peak_event: int | None = None
-    peak = 0
+    busiest_event: int | None = None
+    reserved_peak = allocated_peak = 0
     oom: OutOfMemory | None = None
     segment_address: int | None = None  # recorded since the last allocation
     emptied = False  # in a row of freed segments, which is one `empty_cache`
@@ -360,8 +358,10 @@ def replay(history: History, capacity: int = UNLIMITED, config: AllocatorConfig 
                 break
             if allocator.reserved != reserved or allocator.retries != retries:
                 segments.append(Segment(event, config.allocation_size(config.round_size(size))))
-                if allocator.reserved > peak:
-                    peak, peak_event = allocator.reserved, event
+                if allocator.reserved > reserved_peak:
+                    reserved_peak, peak_event = allocator.reserved, event
+            if allocator.allocated > allocated_peak:
+                allocated_peak, busiest_event = allocator.allocated, event
             segment_address = None
         elif action == _FREE_REQUESTED:
             if address not in allocator.live:
@@ -376,10 +376,11 @@ def replay(history: History, capacity: int = UNLIMITED, config: AllocatorConfig 
         emptied = action == _SEGMENT_FREE
 
     return Replay(
-        allocated_peak=allocator.allocated_peak,
-        reserved_peak=allocator.reserved_peak,
+        allocated_peak=allocated_peak,
+        reserved_peak=reserved_peak,
         peak_event=peak_event,
-        live=_live_after(history, peak_event, block_sizes),
+        busiest_event=busiest_event,
+        live=_live_after(history, busiest_event, block_sizes),
         segments=tuple(segments),
         retries=allocator.retries,
         oom=oom,
@@ -399,9 +400,8 @@ def as_recorded(history: History) -> Replay:
     segments: list[Segment] = []
     allocated = allocated_peak = reserved = reserved_peak = 0
     peak_event: int | None = None
-    grown = (
-        False  # reserved bytes reached a new peak since the last allocation, which is the one they are for
-    )
+    busiest_event: int | None = None
+    grown = False  # to a new peak, since the last allocation: the next one is the one it is for
 
     for event, (action, address, size, _) in enumerate(_rows(history)):
         if action == _ALLOC:
@@ -409,7 +409,8 @@ def as_recorded(history: History) -> Replay:
                 raise ReplayError(f"event {event} allocates an address that is in use")
             block_sizes[event] = live[address] = DEFAULT_CONFIG.round_size(size)
             allocated += live[address]
-            allocated_peak = max(allocated_peak, allocated)
+            if allocated > allocated_peak:
+                allocated_peak, busiest_event = allocated, event
             if allocated > reserved:
                 raise ReplayError(f"event {event} allocates more than the segments hold")
             if grown:
@@ -430,7 +431,8 @@ def as_recorded(history: History) -> Replay:
         allocated_peak=allocated_peak,
         reserved_peak=reserved_peak,
         peak_event=peak_event,
-        live=_live_after(history, peak_event, block_sizes),
+        busiest_event=busiest_event,
+        live=_live_after(history, busiest_event, block_sizes),
         segments=tuple(segments),
         retries=0,
         oom=None,

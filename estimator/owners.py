@@ -1,4 +1,8 @@
-"""Whose the reserved bytes are at the moment when the most is reserved."""
+"""Whose the reserved bytes are.
+
+Asked at the moment when the most is allocated, not when the most is reserved: that is often reached by one
+more small segment when activations are long gone, and nearly everything would be slack.
+"""
 
 from __future__ import annotations
 
@@ -25,15 +29,15 @@ class Owner(StrEnum):
     ACTIVATIONS = "activations"  # allocated in a forward pass
     TEMPORARIES = "temporaries"  # allocated in a backward pass or optimizer step
     OTHER = "other"
-    SLACK = "slack"  # reserved, but in no block: cached and split off
+    SLACK = "slack"  # reserved, but in no block: cached
 
 
 def bytes_by_owner(trace: Trace, replayed: Replay) -> dict[Owner, int]:
     """Splits `replayed.reserved_peak` (bytes) among all owners; the parts sum to it exactly."""
     split = dict.fromkeys(Owner, 0)
     events = trace.events
-    if events is not None and replayed.peak_event is not None:
-        blocks = _Blocks(trace, events, replayed.live, replayed.peak_event)
+    if events is not None and replayed.busiest_event is not None:
+        blocks = _Blocks(trace, events, replayed.live, replayed.busiest_event)
         for block, owner in zip(replayed.live, blocks.owners(), strict=True):
             split[owner] += block.size
     split[Owner.SLACK] = replayed.reserved_peak - sum(split.values())
@@ -54,11 +58,11 @@ class _Span:
 
 
 class _Blocks:
-    """The blocks of the peak, found by address; an address is in at most one, as they do not overlap."""
+    """The blocks of one moment, found by address; an address is in at most one, as they do not overlap."""
 
-    def __init__(self, trace: Trace, events: Events, live: tuple[LiveBlock, ...], peak_event: int) -> None:
+    def __init__(self, trace: Trace, events: Events, live: tuple[LiveBlock, ...], moment: int) -> None:
         self._trace, self._events = trace, events
-        self._spans = _spans(events, live, peak_event)
+        self._spans = _spans(events, live, moment)
         self._addresses = [span.address for span in self._spans]
         self._mark_events = [mark.event for mark in trace.marks]
         self._within: dict[int, set[tuple[int, int]]] = {}
@@ -142,10 +146,10 @@ class _Blocks:
 _ORDER = {owner: order for order, owner in enumerate(Owner)}
 
 
-def _spans(events: Events, live: tuple[LiveBlock, ...], peak_event: int) -> list[_Span]:
+def _spans(events: Events, live: tuple[LiveBlock, ...], moment: int) -> list[_Span]:
     freed: dict[int, int] = {}
     waiting = {block.address for block in live}
-    for event in range(peak_event + 1, len(events)):
+    for event in range(moment + 1, len(events)):
         if not waiting:
             break
         if events.action[event] == Action.FREE_REQUESTED and events.address[event] in waiting:

@@ -1,0 +1,238 @@
+"""From traces to an estimate: how much GPU memory a job needs on a certain GPU, and how sure that is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from estimator.allocator import Replay, ReplayError, as_recorded, replay
+from estimator.catalog import GPU
+from estimator.owners import Owner, bytes_by_owner
+from estimator.trace import InputFile, Trace
+from settings import GIB, MIB
+from settings import Estimate as Settings
+
+# keys of PYTORCH_CUDA_ALLOC_CONF that do not change what is reserved on the GPU
+HARMLESS_OPTIONS = (
+    "backend:native",
+    "expandable_segments:False",
+    "pinned_",
+    "release_lock_on_cudamalloc",
+)
+NAMES_SHOWN = 5
+
+
+class EstimateError(Exception):
+    """No estimate can be made; the text says why, for the user."""
+
+
+class NotTraining(EstimateError):
+    """The job did not use PyTorch on the GPU, so there is nothing to estimate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """How much GPU memory a job needs. All sizes in bytes.
+
+    `peak_bytes` is what NVML will show at most: `reserved_peak_bytes` and `outside_allocator_bytes`.
+    `bounded` means that something had to be assumed, and `notes` say what. A job that does not fit has no
+    recommendation.
+    """
+
+    status: Literal["exact", "bounded"]
+    peak_bytes: int
+    reserved_peak_bytes: int
+    allocated_peak_bytes: int
+    outside_allocator_bytes: int
+    recommended_bytes: int | None
+    shards: int | None
+    shard_bytes: int
+    by_owner: Mapping[Owner, int]
+    steps: int
+    wall_s: float | None
+    torch_version: str | None
+    gpu: str
+    fits: bool
+    notes: tuple[str, ...]
+    inputs: tuple[InputFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    """One traced process that used the GPU."""
+
+    trace: Trace
+    replayed: Replay
+    shortage: tuple[str, ...]  # why it does not fit
+    doubts: tuple[str, ...]  # each makes the estimate a bounded one
+    remarks: tuple[str, ...]
+
+
+def estimate(traces: Sequence[Trace], gpu: GPU, settings: Settings, wall_s: float | None = None) -> Estimate:
+    """The estimate for a job whose Python processes left these traces; `wall_s` is how long they took (s).
+
+    Raises:
+        NotTraining: no process used PyTorch on the GPU.
+        EstimateError: the job failed, or was stopped too early to know.
+    """
+    used = [trace for trace in traces if trace.events is not None and len(trace.events)]
+    if not used:
+        raise _why_not(traces)
+    processes = [_examine(trace, gpu, len(used) > 1) for trace in used]
+    largest = max(processes, key=lambda process: process.replayed.reserved_peak)
+    doubts = [doubt for process in processes for doubt in process.doubts]
+    remarks = [remark for process in processes for remark in process.remarks]
+    if len(used) > 1:
+        doubts.append(
+            f"{len(used)} Python processes used the GPU: the largest counts, as if they ran one after another"
+        )
+    for trace in traces:
+        if trace.events is None and trace.end == "exception":
+            doubts.append(
+                f"{trace.program} failed before it used the GPU: {trace.error or 'no reason known'}"
+            )
+    if gpu.context_is_estimate:
+        remarks.append(f"the CUDA context ({gpu.context_mib} MiB) is not measured on this GPU, but estimated")
+
+    shortages = [shortage for process in processes for shortage in process.shortage]
+    fits = not shortages
+    status: Literal["exact", "bounded"] = "bounded" if doubts else "exact"
+    peak = largest.replayed.reserved_peak + gpu.context_bytes
+    shard_bytes = settings.shard_mib * MIB
+    shards = (
+        _shards(peak, settings.margin_bounded if doubts else settings.margin, settings, gpu) if fits else None
+    )
+    return Estimate(
+        status=status,
+        peak_bytes=peak,
+        reserved_peak_bytes=largest.replayed.reserved_peak,
+        allocated_peak_bytes=largest.replayed.allocated_peak,
+        outside_allocator_bytes=gpu.context_bytes,
+        recommended_bytes=shards * shard_bytes if shards is not None else None,
+        shards=shards,
+        shard_bytes=shard_bytes,
+        by_owner=bytes_by_owner(largest.trace, largest.replayed),
+        steps=largest.trace.steps,
+        wall_s=wall_s,
+        torch_version=largest.trace.torch_version,
+        gpu=gpu.name,
+        fits=fits,
+        notes=tuple(dict.fromkeys(shortages + doubts + remarks)),
+        inputs=_inputs(traces),
+    )
+
+
+def _shards(peak: int, margin: float, settings: Settings, gpu: GPU) -> int:
+    """Whole shards for the peak and its margin, but no more than hold all that the GPU offers."""
+    shard_bytes = settings.shard_mib * MIB
+    wanted = peak + max(int(peak * margin), settings.margin_mib * MIB)
+    return -(-min(wanted, gpu.usable_bytes) // shard_bytes)
+
+
+def _examine(trace: Trace, gpu: GPU, one_of_several: bool) -> _Process:
+    """Replays one trace on the GPU and says what is doubtful about it."""
+    doubts = _doubts(trace, gpu)
+    remarks: list[str] = []
+    events = trace.events
+    assert events is not None  # noqa: S101
+    capacity = gpu.usable_bytes - gpu.context_bytes
+    try:
+        if _has_default_allocator(trace.alloc_conf):
+            replayed = replay(events, capacity)
+            fits = replayed.oom is None
+            if replayed.retries and fits:
+                remarks.append("the job fits only because PyTorch frees cached memory when it runs out")
+            if not fits:
+                replayed = replay(events)
+        else:
+            replayed = as_recorded(events)
+            fits = replayed.reserved_peak <= capacity
+            remarks.append(f"reserved as recorded under PYTORCH_CUDA_ALLOC_CONF={trace.alloc_conf}")
+    except ReplayError as error:
+        raise EstimateError(f"{trace.program}: the trace contradicts itself: {error}") from None
+    shortage = ""
+    if not fits:
+        needed = (replayed.reserved_peak + gpu.context_bytes) / GIB
+        shortage = f"needs {needed:.1f} GiB, and {gpu.name} offers {gpu.usable_bytes / GIB:.1f} GiB"
+
+    def told(texts: list[str]) -> tuple[str, ...]:
+        return tuple(f"{trace.program}: {text}" if one_of_several else text for text in texts if text)
+
+    return _Process(trace, replayed, told([shortage]), told(doubts), told(remarks))
+
+
+def _doubts(trace: Trace, gpu: GPU) -> list[str]:
+    """What keeps the estimate of one process from being exact.
+
+    Raises:
+        EstimateError: the process ended too early to know its peak.
+    """
+    if not trace.complete:
+        raise EstimateError(f"{trace.program} allocates too often to be traced as a whole: trace fewer steps")
+    doubts = []
+    if trace.end == "exception":
+        if trace.steps == 0:
+            raise EstimateError(f"{trace.program} failed: {trace.error or 'no reason known'}")
+        doubts.append(f"the run failed after {_steps(trace.steps)}: {trace.error or 'no reason known'}")
+    elif trace.end == "signal":
+        if trace.steps < 2:
+            raise EstimateError(
+                f"{trace.program} was stopped after {_steps(trace.steps)}, at least 2 are needed: "
+                "raise estimate.timeout_s or let the job begin faster"
+            )
+        doubts.append(f"the run was stopped after {_steps(trace.steps)}")
+    elif trace.end == "steps" and trace.steps < 2:
+        doubts.append("only one step was traced: with the optimizer's state, the second one may need more")
+    elif trace.steps == 0:
+        doubts.append("no optimizer step was taken: this is what the run used up to its normal end")
+    if trace.unknown_calls:
+        doubts.append(f"calls unknown to the fake CUDA device did nothing: {_listed(trace.unknown_calls)}")
+    if trace.invented:
+        doubts.append(f"answers of the fake CUDA device were assumed: {_listed(trace.invented)}")
+    if trace.gpu != gpu.name:
+        doubts.append(f"the run was traced for another GPU: {trace.gpu or 'unknown'}")
+    return doubts
+
+
+def _has_default_allocator(alloc_conf: str) -> bool:
+    options = [option.strip() for option in alloc_conf.split(",")]
+    return all(not option or option.startswith(HARMLESS_OPTIONS) for option in options)
+
+
+def _why_not(traces: Sequence[Trace]) -> EstimateError:
+    """What to tell a user whose job never used the GPU; a failure explains more than an absence."""
+    if not traces:
+        return NotTraining("the job started no Python program that could be traced")
+    for trace in traces:
+        if trace.end == "exception":
+            return EstimateError(f"{trace.program} failed: {trace.error or 'no reason known'}")
+    for trace in traces:
+        if trace.end == "signal":
+            return EstimateError(
+                f"{trace.program} was stopped before it used the GPU: raise estimate.timeout_s"
+            )
+    for trace in traces:
+        if trace.torch_version is not None and trace.cuda_version is None:
+            return NotTraining(
+                f"{trace.program} uses PyTorch {trace.torch_version}, built without CUDA: "
+                "install the CUDA build of the compute node"
+            )
+    for trace in traces:
+        if trace.torch_version is not None:
+            return NotTraining(f"{trace.program}: {trace.reason or 'PyTorch did not use the GPU'}")
+    return NotTraining(f"{traces[-1].program}: {traces[-1].reason or 'this program did not import PyTorch'}")
+
+
+def _inputs(traces: Sequence[Trace]) -> tuple[InputFile, ...]:
+    found = {file.path: file for trace in traces for file in trace.inputs}
+    return tuple(found[path] for path in sorted(found))
+
+
+def _steps(count: int) -> str:
+    return "1 step" if count == 1 else f"{count} steps"
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:NAMES_SHOWN])
+    return f"{shown} and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else shown

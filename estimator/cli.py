@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from typer.core import TyperCommand
 if TYPE_CHECKING:
     from estimator.catalog import GPU, Catalog
     from estimator.sandbox import Usage
+    from estimator.trace import InputFile
     from settings import Settings
 
 COULD_NOT, WRONG_USAGE, INTERRUPTED = 1, 2, 130
@@ -37,7 +39,11 @@ def _gpumem() -> None:
 
 
 class _Failed(Exception):
-    """No estimate; the text is the one reason."""
+    """No estimate; the text is the one reason, `inputs` the files it depends on."""
+
+    def __init__(self, reason: str, inputs: Sequence[InputFile] = ()) -> None:
+        super().__init__(reason)
+        self.inputs = inputs
 
 
 class _ScriptOrCommand(TyperCommand):
@@ -75,8 +81,7 @@ def estimate(
         int | None, typer.Option(min=1, max=3600, help="Longest time for the dry run (s).")
     ] = None,
     chdir: Annotated[
-        Path | None,
-        typer.Option(exists=True, file_okay=False, help="Where the job starts, as sbatch --chdir."),
+        Path | None, typer.Option(metavar="DIR", help="Where the job starts, as sbatch --chdir.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the estimate as a JSON object.")] = False,
     config: Annotated[
@@ -94,7 +99,8 @@ def estimate(
         _estimate(words, ctx.meta["command"], gpu, steps, timeout, chdir, as_json, config)
     except _Failed as failed:
         if as_json:
-            print(json.dumps({"status": "failed", "reason": str(failed)}))
+            inputs = [file.model_dump() for file in failed.inputs]
+            print(json.dumps({"status": "failed", "reason": str(failed), "inputs": inputs}))
         print(f"gpumem: {failed}", file=sys.stderr)
         raise typer.Exit(COULD_NOT) from None
     except KeyboardInterrupt:
@@ -139,9 +145,10 @@ def _estimate(
         CatalogError,
         EstimateError,
         sandbox.Refused,
-        trace_run.TraceFailed,
     ) as error:
         raise _Failed(str(error)) from None
+    except trace_run.TraceFailed as error:
+        raise _Failed(str(error), error.inputs) from None
     if as_json:
         print(json.dumps(report.to_json(result)))
     else:
@@ -193,5 +200,6 @@ def _progress(what: str) -> Iterator[Callable[[Usage], None]]:
 
 def main() -> NoReturn:
     """The program `gpumem`."""
-    app()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that temporary folders go
+    app(prog_name="gpumem")
     sys.exit(0)

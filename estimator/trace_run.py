@@ -31,7 +31,14 @@ CLUSTER_VARIABLES = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "PMI_", "PMIX_", "
 
 
 class TraceFailed(Exception):
-    """The dry run left nothing to estimate from; the text says why, in one line."""
+    """The dry run left nothing to estimate from; the text says why, in one line.
+
+    `inputs` are the user's files that it read as code until then: when they change, it may go better.
+    """
+
+    def __init__(self, reason: str, inputs: Sequence[trace.InputFile] = ()) -> None:
+        super().__init__(trace.printable(reason))
+        self.inputs = tuple(inputs)
 
 
 @dataclass(frozen=True)
@@ -139,7 +146,7 @@ def run(
     if not any(_is_complete(one) for one in traces):
         script = launch.script.path if launch.script else None
         reason = failed or failure.of_absence(launch.name, launch.cwd, script, tail, traces)
-        raise TraceFailed(trace.printable(reason))
+        raise TraceFailed(reason, [file for one in traces for file in one.inputs])
     doubts = [f"a part of the job failed: {trace.printable(failed)}"] if failed else []
     return Traced(tuple(one for one in traces if not _is_cut(one)), (*doubts, *outcome.notes), outcome.wall_s)
 

@@ -1,0 +1,89 @@
+"""The stand-ins for the cluster's programs, run by a real shell."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from estimator import shims
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Path:
+    folder = tmp_path / "bin"
+    shims.write(
+        folder,
+        name="NVIDIA A100 80GB PCIe",
+        uuid="GPU-1",
+        memory_bytes=81920 * 1024**2,
+        compute_capability=(8, 0),
+    )
+    return folder
+
+
+def run(programs: Path, command: str, cwd: Path | None = None) -> str:
+    environment = {"PATH": f"{programs}:{os.defpath}:/usr/bin:/bin", "SLURM_NTASKS": "4"}
+    done = subprocess.run(
+        ["sh", "-ec", command], env=environment, cwd=cwd, capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "",
+        "-n 4 -N1 -c8 --gres=gpu:1",
+        "--ntasks 4 --nodes 1 --cpu-bind none",
+        "-u -l --unbuffered --exclusive --label",
+        "-ul --kill-on-bad-exit=1 -K --overlap --export ALL",
+        "--mpi pmix --pty --",
+        "-vv -J name -o out-%j.txt -e err -t 1:00",
+    ],
+)
+def test_srun_drops_its_options_and_keeps_the_command(programs: Path, options: str) -> None:
+    assert run(programs, f"srun {options} printf '<%s>' -n --ntasks 'a  b'") == "<-n><--ntasks><a  b>"
+
+
+def test_srun_runs_one_task_where_it_is_told(programs: Path, tmp_path: Path) -> None:
+    assert run(programs, "srun -n 4 sh -c 'echo $SLURM_PROCID $SLURM_LOCALID $SLURM_NTASKS'") == "0 0 1\n"
+    assert run(programs, f"srun --chdir={tmp_path} pwd; srun -D / pwd", Path("/")) == f"{tmp_path}\n/\n"
+
+
+def test_srun_gives_back_the_status_of_its_task(programs: Path) -> None:
+    assert run(programs, "srun sh -c 'exit 7' || echo $?") == "7\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("-L", "GPU 0: NVIDIA A100 80GB PCIe (UUID: GPU-1)\n"),
+        ("", "GPU 0: NVIDIA A100 80GB PCIe, 81920 MiB, idle\n"),
+        (
+            "--query-gpu=name,memory.total --format=csv",
+            "name, memory.total\nNVIDIA A100 80GB PCIe, 81920 MiB\n",
+        ),
+        ("--query-gpu=memory.free,fan.speed --format=csv,noheader,nounits", "81920, [N/A]\n"),
+        ("--query-gpu=count,compute_cap,index --format=csv,noheader", "1, 8.0, 0\n"),
+    ],
+)
+def test_nvidia_smi_shows_the_pretend_gpu(programs: Path, arguments: str, expected: str) -> None:
+    assert run(programs, f"nvidia-smi {arguments}") == expected
+
+
+def test_the_others_do_nothing_and_at_once(programs: Path) -> None:
+    assert run(programs, "sleep 1000; sbatch next.sh; scancel 1; scontrol requeue 1") == ""
+    assert run(programs, "scontrol show hostnames $SLURM_JOB_NODELIST") == "localhost\n"
+
+
+def test_what_hides_the_programs_of_the_host(programs: Path, tmp_path: Path) -> None:
+    host = tmp_path / "host"
+    host.mkdir()
+    for name in ("srun", "busybox"):
+        (host / name).write_text("#!/bin/sh\n")
+        (host / name).chmod(0o755)
+    (host / "sleep").symlink_to("busybox")
+    assert shims.covered(programs, str(host)) == {host / "srun": programs / "srun"}

@@ -69,8 +69,17 @@ class _Process:
     remarks: tuple[str, ...]
 
 
-def estimate(traces: Sequence[Trace], gpu: GPU, settings: Settings, wall_s: float | None = None) -> Estimate:
-    """The estimate for a job whose Python processes left these traces; `wall_s` is how long they took (s).
+def estimate(
+    traces: Sequence[Trace],
+    gpu: GPU,
+    settings: Settings,
+    wall_s: float | None = None,
+    failures: Sequence[str] = (),
+) -> Estimate:
+    """The estimate for a job whose Python processes left these traces.
+
+    `wall_s` is how long they took (s); `failures` tell what went wrong in the job apart from them. A job of
+    which a part failed has an estimate, a bounded one, from the processes that came to their end.
 
     Raises:
         NotTraining: no process used PyTorch on the GPU.
@@ -79,7 +88,8 @@ def estimate(traces: Sequence[Trace], gpu: GPU, settings: Settings, wall_s: floa
     used = [trace for trace in traces if trace.events is not None and len(trace.events)]
     if not used:
         raise _why_not(traces)
-    processes = [_examine(trace, gpu, len(used) > 1) for trace in used]
+    sound = [trace for trace in used if trace.end != "exception" or trace.steps] or used
+    processes = [_examine(trace, gpu, len(used) > 1) for trace in sound]
     largest = max(processes, key=lambda process: process.replayed.reserved_peak)
     doubts = [doubt for process in processes for doubt in process.doubts]
     remarks = [remark for process in processes for remark in process.remarks]
@@ -88,10 +98,9 @@ def estimate(traces: Sequence[Trace], gpu: GPU, settings: Settings, wall_s: floa
             f"{len(used)} Python processes used the GPU: the largest counts, as if they ran one after another"
         )
     for trace in traces:
-        if trace.events is None and trace.end == "exception":
-            doubts.append(
-                f"{trace.program} failed before it used the GPU: {trace.error or 'no reason known'}"
-            )
+        if trace.end == "exception" and trace not in sound:
+            doubts.append(f"{trace.program} failed: {trace.error or 'no reason known'}")
+    doubts += failures
     if gpu.context_is_estimate:
         remarks.append(f"the CUDA context ({gpu.context_mib} MiB) is not measured on this GPU, but estimated")
 

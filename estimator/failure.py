@@ -24,9 +24,16 @@ def of_run(
     traces: Sequence[Trace],
 ) -> str | None:
     """Why the run was no success, the most helpful reason first; None if nothing failed."""
-    for one in traces:
-        if one.end == "exception" and one.error is not None and one.error.type != "SystemExit":
-            return told(one.error, cwd)
+    return of_traces(cwd, traces) or of_outcome(name, cwd, settings, outcome, tail)
+
+
+def of_traces(cwd: Path, traces: Sequence[Trace]) -> str | None:
+    """The uncaught exception of the first Python process that failed."""
+    return next((told(one.error, cwd) for one in traces if one.end == "exception" and one.error), None)
+
+
+def of_outcome(name: str, cwd: Path, settings: Settings, outcome: sandbox.Outcome, tail: str) -> str | None:
+    """How the run as a whole ended, if not well."""
     match outcome.end:
         case "not_started":
             return f"{name} cannot be started: {tail}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -72,10 +71,10 @@ class Launch:
 
 @dataclass(frozen=True)
 class Traced:
-    """The traces of a job's Python processes; `doubts` tell what failed beside the complete ones."""
+    """The traces of a job's Python processes, one of them complete; `failures`: what else went wrong."""
 
     traces: tuple[trace.Trace, ...]
-    doubts: tuple[str, ...]
+    failures: tuple[str, ...]
     wall_s: float
 
 
@@ -142,13 +141,18 @@ def run(
         except trace.TraceError as error:
             raise TraceFailed(str(error)) from None
     tail = _COLOURS.sub("", outcome.tail).replace(f"{folder}/job/", "")
-    failed = failure.of_run(launch.name, launch.cwd, settings, outcome, tail, traces)
     if not any(_is_complete(one) for one in traces):
         script = launch.script.path if launch.script else None
-        reason = failed or failure.of_absence(launch.name, launch.cwd, script, tail, traces)
+        reason = failure.of_run(
+            launch.name, launch.cwd, settings, outcome, tail, traces
+        ) or failure.of_absence(launch.name, launch.cwd, script, tail, traces)
         raise TraceFailed(reason, [file for one in traces for file in one.inputs])
-    doubts = [f"a part of the job failed: {trace.printable(failed)}"] if failed else []
-    return Traced(tuple(one for one in traces if not _is_cut(one)), (*doubts, *outcome.notes), outcome.wall_s)
+    failed = failure.of_outcome(launch.name, launch.cwd, settings, outcome, tail)
+    if outcome.end == "timeout":
+        failed = f"{launch.name} was stopped after {settings.timeout_s} s: a later part of it may need more"
+    if failed is None or any(one.end == "exception" for one in traces):
+        return Traced(traces, (), outcome.wall_s)
+    return Traced(traces, (trace.printable(failed),), outcome.wall_s)
 
 
 # --- before the run ---
@@ -239,13 +243,3 @@ def _prepended(first: str, rest: str | None) -> str:
 def _is_complete(one: trace.Trace) -> bool:
     """Whether the process used the GPU and came to the end of its steps or of its program."""
     return one.events is not None and len(one.events) > 0 and one.end in ("steps", "script")
-
-
-def _is_cut(one: trace.Trace) -> bool:
-    """Whether the process used the GPU and did not come to an end that says something."""
-    return one.events is not None and not _is_complete(one)
-
-
-def described(launch: Launch) -> str:
-    """What runs, for people."""
-    return launch.name if launch.script else shlex.join(launch.command)

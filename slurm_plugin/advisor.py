@@ -241,6 +241,8 @@ class Advisor:
         known, row = _outcome(tasks[0], result)
         self._known.put(tasks[0].fingerprint, known)
         self._writer.put(lambda store: store.add_estimate(row))
+        shards = known.estimate.shards if known.estimate else None
+        log.info("decision=%s was traced: shards=%s reason=%s", tasks[0].decision_id, shards, known.failure)
         for task in tasks:
             if isinstance(task, Deferred) and task.held:
                 self._settle(task, known)

@@ -180,7 +180,9 @@ local function ask(job, partitions)
   local answer, fault, well = exchange(body)
   if not answer then return nil, fault, well end
   local reply = json.decode(answer)
-  if type(reply) ~= "table" or type(reply.action) ~= "string" then return nil, "answer is not understood" end
+  if type(reply) ~= "table" or type(reply.action) ~= "string" or type(reply.decision_id) ~= "string" then
+    return nil, "answer is not understood"
+  end
   return reply
 end
 
@@ -231,7 +233,7 @@ local function advise(job, partitions)
       tostring(problem))
     return
   end
-  slurm.log_info("gpumem: decision=%s action=%s user=%d ms=%.1f", tostring(reply.decision_id), reply.action,
+  slurm.log_info("gpumem: decision=%s action=%s user=%d ms=%.1f", reply.decision_id, reply.action,
     job.user_id, cost * 1000)
   if type(reply.message) == "string" then slurm.log_user("gpumem: %s", reply.message) end
 end

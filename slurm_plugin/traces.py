@@ -120,8 +120,8 @@ class TraceQueue:
         self._started(task)
 
     def expected_wait_s(self) -> float:
-        """How long a task added now would take to its end, going by the runs so far."""
-        return self._typical_s * (1 + self.waiting() / max(1, len(self._threads)))
+        """How long a task added now would wait for its run to begin, going by the runs so far."""
+        return self._typical_s * self.waiting() / max(1, len(self._threads))
 
     def waiting(self) -> int:
         """How many scripts wait or are being traced."""

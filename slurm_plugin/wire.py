@@ -123,7 +123,10 @@ def read_submission(body: bytes) -> Submission:
         text, utf8 = body.decode(), True
     except UnicodeDecodeError:
         text, utf8 = body.decode(errors="replace"), False
-    fields = json.loads(text)
+    try:
+        fields = json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
     if isinstance(fields, dict):
         fields["utf8"] = utf8
     return Submission.model_validate(fields)

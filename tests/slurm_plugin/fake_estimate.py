@@ -1,0 +1,77 @@
+"""Stands in for `gpumem estimate`: does what `#fake key=value` lines of the job script say, at once.
+
+Keys: sleep (seconds), shards, fits, fail (reason, `_` for blanks), input (a file beside the script's work_dir),
+garbage (printed instead of JSON), report (a file that gets uid, groups, environment, arguments as JSON).
+"""
+
+import json
+import os
+import sys
+import time
+
+ARGUMENTS = sys.argv[1:]
+OPTIONS_WITH_VALUE = ("--gpu", "--timeout", "--chdir", "--config")
+GIB = 1024**3
+
+options, rest = {}, list(ARGUMENTS)
+while rest[0].startswith("--"):
+    name = rest.pop(0)
+    options[name] = rest.pop(0) if name in OPTIONS_WITH_VALUE else ""
+script = rest[0]
+os.chdir(options["--chdir"])
+with open(script) as file:
+    lines = [line.split()[1:] for line in file if line.startswith("#fake ")]
+wish = dict(word.split("=", 1) for line in lines for word in line)
+
+if "report" in wish:
+    facts = {
+        "uid": os.getuid(),
+        "gid": os.getgid(),
+        "groups": sorted(os.getgroups()),
+        "environment": dict(os.environ),
+        "arguments": rest[1:],
+        "options": options,
+        "cwd": os.getcwd(),
+        "script_mode": oct(os.stat(script).st_mode & 0o777),
+        "folder_mode": oct(os.stat(os.path.dirname(script)).st_mode & 0o777),
+        "pid": os.getpid(),
+    }
+    with open(wish["report"], "a") as file:
+        file.write(json.dumps(facts) + "\n")
+time.sleep(float(wish.get("sleep", 0)))
+if "garbage" in wish:
+    print(wish["garbage"])
+    sys.exit("Traceback: something broke")
+if "fail" in wish:
+    reason = wish["fail"].replace("_", " ")
+    print(json.dumps({"status": "failed", "reason": reason}))
+    sys.exit(reason)
+
+inputs = []
+if "input" in wish:
+    path = os.path.abspath(wish["input"])
+    status = os.stat(path)
+    inputs = [{"path": path, "size": status.st_size, "mtime_ns": status.st_mtime_ns}]
+shards = int(wish.get("shards", 10))
+print(
+    json.dumps(
+        {
+            "status": "exact",
+            "peak_bytes": shards * GIB - 1000,
+            "reserved_peak_bytes": shards * GIB - GIB // 2,
+            "allocated_peak_bytes": shards * GIB - GIB,
+            "outside_allocator_bytes": GIB // 2 - 1000,
+            "recommended_bytes": shards * GIB,
+            "shards": shards,
+            "shard_bytes": GIB,
+            "by_owner": {"other": shards * GIB - GIB // 2},
+            "steps": 3,
+            "wall_s": 0.1,
+            "torch_version": "2.14.1+cu130",
+            "gpu": options["--gpu"],
+            "fits": wish.get("fits", "yes") == "yes",
+            "notes": [],
+            "inputs": inputs,
+        }
+    )
+)

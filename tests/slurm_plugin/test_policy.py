@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from settings import Defer, Partition, Settings
+from slurm_plugin.gres import Unsupported
+from slurm_plugin.policy import Known, candidate, decide, fingerprint, share, storable_environment
+from slurm_plugin.wire import Estimated, Submission, read_submission
+
+PARTITION = Partition(gpu="a100-80gb", shards_per_gpu=80)
+SETTINGS = Settings(
+    partitions={"gpu": PARTITION, "off": Partition(enabled=False, gpu="a100-80gb", shards_per_gpu=80)}
+)
+PLAIN: dict[str, Any] = {
+    "v": 1,
+    "uid": 1000,
+    "partition": "gpu",
+    "tres_per_node": "gres:gpu:1",
+    "script": "#!/bin/bash\npython train.py\n",
+    "work_dir": "/home/u",
+    "argv": ["/home/u/train.sh", "--lr", "3"],
+    "environment": {"PATH": "/bin"},
+}
+
+
+def job(**changes: Any) -> Submission:
+    return Submission.model_validate({**PLAIN, **changes})
+
+
+def estimated(**changes: Any) -> Known:
+    fields = {"status": "exact", "peak_bytes": 1, "reserved_peak_bytes": 1, "gpu": "a100-80gb"}
+    return Known(Estimated.model_validate({**fields, "fits": True, "shards": 24, **changes}))
+
+
+def decision(known: Known | None, settings: Settings = SETTINGS, busy: bool = False, **changes: Any) -> Any:
+    submission = job(**changes)
+    return decide(submission, candidate(submission, settings), known, settings, busy=busy)
+
+
+def test_a_plain_job_may_share() -> None:
+    assert candidate(job(), SETTINGS).request.asked == "gpu:1"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"num_tasks": 1, "min_nodes": 1, "max_nodes": 1, "shared": 1},
+        {"tres_per_node": "gres:gpu:a100:1"},
+        {"comment": "gpumem=on"},
+        {"script": "#!/bin/bash\n# srun --gres=gpu:1 was here\nsrun python train.py\n"},
+        {"script": "#!/bin/bash\npython -c 'print(1)' --gpus 1\necho $SLURM_GPUS_ON_NODE\n"},
+    ],
+)
+def test_what_may_share(changes: dict[str, Any]) -> None:
+    candidate(job(**changes), SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"partition": None}, "not switched on"),
+        ({"partition": "other"}, "not switched on"),
+        ({"partition": "gpu,other"}, "not switched on"),
+        ({"partition": "off"}, "not switched on"),
+        ({"comment": "x,gpumem=off"}, "opted out"),
+        ({"uid": 0}, "root"),
+        ({"script": None}, "no batch script"),
+        ({"script": None, "too_long": True}, "too long"),
+        ({"utf8": False}, "UTF-8"),
+        ({"work_dir": None}, "working directory"),
+        ({"tres_per_node": "gres:gpu:h100:1"}, "of type h100"),
+        ({"tres_per_node": "gres:gpu:1g.5gb:1"}, "MIG"),
+        ({"array_inx": "1-3"}, "array"),
+        ({"het_job_offset": 0}, "heterogeneous"),
+        ({"shared": 0}, "--exclusive"),
+        ({"shared": 2}, "--exclusive"),
+        ({"mem_per_tres": "gres:gpu:1024"}, "--mem-per-gpu"),
+        ({"cpus_per_tres": "gres:gpu:2"}, "--cpus-per-gpu"),
+        ({"tres_freq": "gpu:low"}, "--gpu-freq"),
+        ({"tres_bind": "gpu:single:1"}, "--gpu-bind"),
+        ({"ntasks_per_tres": 1}, "--ntasks-per-gpu"),
+        ({"num_tasks": 2}, "task"),
+        ({"ntasks_per_node": 2}, "task"),
+        ({"max_nodes": 2}, "node"),
+        ({"script": "#!/bin/bash\nsrun --gres=gpu:1 python x.py\n"}, "srun"),
+        ({"script": "#!/bin/bash\nsrun -n1 -G1 python x.py\n"}, "srun"),
+        ({"script": "#!/bin/bash\nsrun \\\n  --gpus-per-task=1 python x.py\n"}, "srun"),
+        ({"script": "#!/bin/bash\ntorchrun --nproc $SLURM_GPUS x.py\n"}, "variable"),
+        ({"script": "#!/bin/bash\nexport SLURM_GPUS_PER_TASK=1\nsrun x\n"}, "variable"),
+    ],
+)
+def test_what_has_to_pass(changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(Unsupported, match=reason):
+        candidate(job(**changes), SETTINGS)
+
+
+def test_a_known_script_is_rewritten() -> None:
+    made = decision(estimated())
+    assert (made.action, made.state, made.got, made.trace) == ("rewrite", "rewritten", "shard:24", False)
+    assert made.set == {"tres_per_node": "gres:shard:24"}
+    assert set(made.environment) == {"SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_TASK"}
+    assert made.begin_in_s is None
+    assert "24 GiB" in made.message and "--comment=gpumem=off" in made.message
+
+
+def test_an_unknown_script_is_deferred_on_a_whole_gpu() -> None:
+    made = decision(None)
+    assert (made.action, made.state, made.got, made.begin_in_s) == ("defer", "queued", "shard:80", 120)
+    assert made.set == {"tres_per_node": "gres:shard:80"}
+    assert made.trace
+
+
+@pytest.mark.parametrize(
+    ("known", "reason"),
+    [
+        (estimated(shards=80), "needs the whole GPU"),
+        (estimated(shards=None), "needs the whole GPU"),
+        (estimated(fits=False), "does not fit on a100-80gb"),
+        (Known(None, "train.py line 4: no such file"), "train.py line 4: no such file"),
+    ],
+)
+def test_what_is_known_to_need_a_whole_gpu_keeps_it(known: Known, reason: str) -> None:
+    made = decision(known)
+    assert (made.action, made.set, made.begin_in_s, made.trace) == ("pass", {}, None, False)
+    assert reason in made.reason and reason in made.message
+    assert share(known, 80)[0] is None
+
+
+def test_a_full_queue_holds_nobody() -> None:
+    made = decision(None, busy=True)
+    assert (made.action, made.set, made.trace) == ("pass", {}, False)
+
+
+def test_without_deferring_the_trace_runs_beside() -> None:
+    settings = SETTINGS.model_copy(update={"defer": Defer(enabled=False)})
+    made = decision(None, settings)
+    assert (made.action, made.set, made.trace) == ("pass", {}, True)
+
+
+def test_the_fingerprint_is_about_the_work_only() -> None:
+    def print_of(**changes: Any) -> str:
+        return fingerprint(job(**changes), PARTITION, SETTINGS.estimate)
+
+    same = [
+        {"name": "other", "tres_per_node": "", "tres_per_job": "gres:gpu:1", "comment": "x"},
+        {"argv": ["/elsewhere/train.sh", "--lr", "3"]},
+        {"environment": {"SLURM_JOB_ID": "7", "TMPDIR": "/tmp/17", "PATH": "/bin", "SSH_TTY": "x"}},
+    ]
+    other = [
+        {"uid": 1001},
+        {"script": "#!/bin/bash\n"},
+        {"argv": ["/home/u/train.sh", "--lr", "4"]},
+        {"work_dir": "/home/v"},
+        {"environment": {"PATH": "/usr/bin"}},
+    ]
+    assert {print_of(**changes) for changes in same} == {print_of()}
+    assert len({print_of(**changes) for changes in other} | {print_of()}) == len(other) + 1
+    bigger = PARTITION.model_copy(update={"shards_per_gpu": 40})
+    assert fingerprint(job(), bigger, SETTINGS.estimate) != print_of()
+
+
+def test_credentials_are_not_stored() -> None:
+    names = ["HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "api_key", "DB_PASSWORD", "MY_CREDENTIALS", "PATH", "HOME"]
+    assert set(storable_environment(dict.fromkeys(names, "x"))) == {"PATH", "HOME"}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"{",
+        b'{"v": 2, "uid": 1}',
+        b'{"v": 1}',
+        b'{"v": 1, "uid": -1}',
+        b'{"v": 1, "uid": 1, "script": 5}',
+        b'{"v": 1, "uid": 1, "argv": {}}',
+        b'{"v": 1, "uid": 1, "script": "\\u0000"}',
+        b'{"v": 1, "uid": 1, "script": "\\ud800"}',
+        b"[" * 100_000,
+    ],
+)
+def test_malformed_submissions_are_errors(body: bytes) -> None:
+    with pytest.raises(ValueError):
+        read_submission(body)
+
+
+def test_bytes_that_are_no_text_are_marked() -> None:
+    body = json.dumps({**PLAIN, "script": "X"}).encode().replace(b'"X"', b'"#!/bin/sh\xff"')
+    assert read_submission(body).utf8 is False
+    assert read_submission(json.dumps({**PLAIN, "utf8": False}).encode()).utf8 is True

@@ -1,0 +1,436 @@
+"""A batch job from sbatch to its start, in a real Slurm with a real gpumemd."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from history.client import Refused
+from testbed.cluster import Cluster
+from testbed.users import User
+from tests.slurm_plugin.running import PACKAGES, SHARDS, Gpumemd
+
+GPU = ["--gres=gpu:1"]
+
+
+def script(name: str, fake: str = "", command: str = "sleep 0.1") -> str:
+    return f"#!/bin/bash\n# {name}\n#fake {fake}\n{command}\n"
+
+
+def submit(cluster: Cluster, user: User, text: str, args: list[str] = GPU, **more: object) -> int:
+    return cluster.sbatch(text, user=user, args=args, **more)  # type: ignore[arg-type]
+
+
+def gpu_of(job: dict[str, str]) -> tuple[str, str]:
+    """Node and GRES with the index of the GPU, as Slurm gave them out."""
+    return job["NodeList"], job["GRES"]
+
+
+def test_a_new_script_is_held_traced_and_gets_its_shards(
+    plugin_cluster: Cluster, gpumemd: Gpumemd, alice: User
+) -> None:
+    done = plugin_cluster.try_sbatch(script("new", "shards=24 sleep=1", "sleep 2"), user=alice, args=GPU)
+    job_id = int(done.stdout)
+    assert "gpumem: finding out how much GPU memory" in done.stderr
+    held = plugin_cluster.job(job_id)
+    assert (held["JobState"], held["Reason"]) == ("PENDING", "BeginTime")
+    assert held["TresPerNode"] == f"gres:shard:{SHARDS}"
+    assert "asked=gres:gpu:1" in held["AdminComment"]
+
+    running = plugin_cluster.wait_state(job_id, "RUNNING", timeout_s=15)
+    assert "shard:24(IDX:0)" in running["GRES"]
+    row = gpumemd.wait_state(job_id, "applied")
+    assert (row["asked"], row["got"], row["action"]) == ("gpu:1", "shard:24", "defer")
+    assert row["estimated_peak_bytes"] == 24 * 1024**3 - 1000
+    assert 1 <= row["held_s"] < 10
+    assert "got=gres:shard:24" in plugin_cluster.job(job_id)["AdminComment"]
+
+
+def test_a_known_script_is_rewritten_at_submission(
+    plugin_cluster: Cluster, gpumemd: Gpumemd, alice: User
+) -> None:
+    text = script("known", "shards=7")
+    gpumemd.wait_state(submit(plugin_cluster, alice, text), "applied")
+    done = plugin_cluster.try_sbatch(text, user=alice, args=["--gpus=1"])
+    assert "gpumem: this job gets 7 GiB of a shared GPU (shard:7)" in done.stderr
+    job_id = int(done.stdout)
+    assert plugin_cluster.job(job_id)["TresPerNode"] == "gres:shard:7"
+    assert plugin_cluster.wait_state(job_id, "COMPLETED")["ExitCode"] == "0:0"
+    row = gpumemd.wait_state(job_id, "rewritten")
+    assert (row["got"], row["held_s"], row["estimated_peak_bytes"]) == ("shard:7", 0, 7 * 1024**3 - 1000)
+
+
+def test_two_jobs_share_one_gpu_at_the_same_time(
+    plugin_cluster: Cluster, gpumemd: Gpumemd, alice: User, bob: User
+) -> None:
+    text = script("share", "shards=30", "sleep 6")
+    jobs = [submit(plugin_cluster, user, text) for user in (alice, bob)]
+    running = [plugin_cluster.wait_state(job, "RUNNING") for job in jobs]
+    assert {job["JobState"] for job in map(plugin_cluster.job, jobs)} == {"RUNNING"}
+    assert gpu_of(running[0]) == gpu_of(running[1])
+    assert "shard:30(IDX:0)" in running[0]["GRES"]
+
+
+@pytest.mark.parametrize("option", ["--gpus=1", "--gpus-per-node=1", "--gpus-per-task=1 --ntasks=1"])
+def test_a_step_inside_a_rewritten_job_runs(
+    plugin_cluster: Cluster, gpumemd: Gpumemd, alice: User, option: str
+) -> None:
+    text = script(f"step {option}", "shards=3", "srun echo step of $SLURM_JOB_ID")
+    for _ in range(2):  # deferred, then rewritten
+        job_id = submit(plugin_cluster, alice, text, option.split())
+        ended = plugin_cluster.wait_state(job_id, "COMPLETED", "FAILED")
+        assert f"step of {job_id}" in plugin_cluster.output(job_id)
+        assert ended["JobState"] == "COMPLETED"
+    assert gpumemd.wait_state(job_id, "rewritten")["got"] == "shard:3"
+
+
+def test_a_job_without_gpu_is_not_even_asked_about(
+    plugin_cluster: Cluster, gpumemd: Gpumemd, alice: User
+) -> None:
+    job = plugin_cluster.job(submit(plugin_cluster, alice, script("cpu"), []))
+    assert "TresPerNode" not in job and "AdminComment" not in job
+
+
+def test_opting_out_leaves_the_job_alone(plugin_cluster: Cluster, gpumemd: Gpumemd, alice: User) -> None:
+    done = plugin_cluster.try_sbatch(script("out"), user=alice, args=[*GPU, "--comment=gpumem=off"])
+    job = plugin_cluster.job(int(done.stdout))
+    assert job["TresPerNode"] == "gres:gpu:1" and "AdminComment" not in job
+    assert "gpumem" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "reason"),
+    [
+        (["--gres=gpu:2"], "not exactly one GPU"),
+        (["--gres=gpu:a100:1", "-N2"], "more than one node"),
+        ([*GPU, "--exclusive"], "--exclusive"),
+        ([*GPU, "--array=1-2"], "job array"),
+        ([*GPU, "-n2"], "more than one task"),
+        (["--gpus=1", "--cpus-per-gpu=2"], "--cpus-per-gpu"),
+        ([*GPU, "--partition=off"], "partition off is not switched on"),
+    ],
+)
+def test_what_cannot_share_passes_unchanged_with_a_reason(
+    plugin_cluster: Cluster, gpumemd: Gpumemd, alice: User, args: list[str], reason: str
+) -> None:
+    done = plugin_cluster.try_sbatch(script("special"), user=alice, args=args)
+    job_id = int(done.stdout)
+    assert "gpumem" not in done.stderr
+    assert "shard" not in str(plugin_cluster.job(job_id).get("TresPerNode"))
+    assert plugin_cluster.job(job_id)["Reason"] != "BeginTime"
+    assert gpumemd.wait_state(job_id, "passed")["reason"] == reason
+
+
+def test_a_heterogeneous_job_passes(plugin_cluster: Cluster, gpumemd: Gpumemd, alice: User) -> None:
+    done = plugin_cluster.try_sbatch(script("het"), user=alice, args=["--gres=gpu:1", ":", "--gres=gpu:1"])
+    assert done.returncode == 0
+    components = [job for job in plugin_cluster.jobs() if job.get("HetJobId") == done.stdout.strip()]
+    assert [job["TresPerNode"] for job in components] == ["gres:gpu:1"] * 2
+
+
+def test_a_hopeless_script_gets_its_gpu_at_once_and_is_not_held_again(
+    plugin_cluster: Cluster, gpumemd: Gpumemd, alice: User
+) -> None:
+    text = script("hello", "fail=does_not_run_PyTorch")
+    first = submit(plugin_cluster, alice, text)
+    row = gpumemd.wait_state(first, "released")
+    assert (row["got"], row["reason"]) == (f"shard:{SHARDS}", "does not run PyTorch")
+    plugin_cluster.wait_state(first, "COMPLETED")
+    done = plugin_cluster.try_sbatch(text, user=alice, args=GPU)
+    assert "gpumem: this job keeps a whole GPU: does not run PyTorch" in done.stderr
+    assert plugin_cluster.job(int(done.stdout))["TresPerNode"] == "gres:gpu:1"
+    assert gpumemd.wait_state(int(done.stdout), "passed")["reason"] == "does not run PyTorch"
+
+
+@pytest.mark.parametrize("fake", [f"shards={SHARDS}", "fits=no", "garbage=}}", "garbage={}"])
+def test_an_estimate_that_frees_nothing_releases_the_whole_gpu(
+    plugin_cluster: Cluster, gpumemd: Gpumemd, alice: User, fake: str
+) -> None:
+    job_id = submit(plugin_cluster, alice, script(fake, fake, "sleep 3"))
+    assert gpumemd.wait_state(job_id, "released")["got"] == f"shard:{SHARDS}"
+    assert f"shard:{SHARDS}" in plugin_cluster.wait_state(job_id, "RUNNING", timeout_s=10)["GRES"]
+
+
+def test_a_changed_input_makes_a_script_unknown_again(
+    plugin_cluster: Cluster, gpumemd: Gpumemd, alice: User
+) -> None:
+    train = alice.home / "train.py"
+    train.write_text("one")
+    os.chown(train, alice.uid, alice.gid)
+    text = script("inputs", "shards=5 input=train.py")
+    gpumemd.wait_state(submit(plugin_cluster, alice, text, cwd=alice.home), "applied")
+    again = submit(plugin_cluster, alice, text, cwd=alice.home)
+    assert gpumemd.wait_state(again, "rewritten")
+    train.write_text("other")
+    changed = submit(plugin_cluster, alice, text, cwd=alice.home)
+    assert gpumemd.wait_state(changed, "applied")["action"] == "defer"
+
+
+def test_begin_is_kept(plugin_cluster: Cluster, gpumemd: Gpumemd, alice: User) -> None:
+    job_id = submit(plugin_cluster, alice, script("later", "shards=4"), [*GPU, "--begin=now+1hour"])
+    gpumemd.wait_state(job_id, "applied")
+    job = plugin_cluster.job(job_id)
+    assert (job["JobState"], job["TresPerNode"]) == ("PENDING", "gres:shard:4")
+    start = time.mktime(time.strptime(job["EligibleTime"], "%Y-%m-%dT%H:%M:%S"))
+    assert 3500 < start - time.time() < 3610
+
+
+def test_jobs_are_not_held_where_deferring_is_off(
+    plugin_cluster: Cluster, gpumemd: Gpumemd, alice: User
+) -> None:
+    gpumemd.kill(signal.SIGTERM)
+    gpumemd.start(enabled=False)
+    text = script("beside", "shards=6")
+    first = submit(plugin_cluster, alice, text)
+    assert plugin_cluster.job(first)["TresPerNode"] == "gres:gpu:1"
+    gpumemd.wait(lambda: "was traced: shards=6" in gpumemd.log(), "the trace beside")
+    assert gpumemd.wait_state(submit(plugin_cluster, alice, text), "rewritten")["got"] == "shard:6"
+
+
+# ---- what goes wrong
+
+
+def test_a_trace_that_outlives_the_budget_lets_the_job_start_and_is_kept(
+    plugin_cluster: Cluster, gpumemd: Gpumemd, alice: User
+) -> None:
+    gpumemd.kill(signal.SIGTERM)
+    gpumemd.start(budget_s=6)
+    text = script("slow", "shards=9 sleep=8", "sleep 8")
+    job_id = submit(plugin_cluster, alice, text)
+    running = plugin_cluster.wait_state(job_id, "RUNNING", timeout_s=12)
+    assert f"shard:{SHARDS}" in running["GRES"]
+    row = gpumemd.wait_state(job_id, "expired")
+    assert (row["got"], row["held_s"]) == (f"shard:{SHARDS}", 6)
+    assert gpumemd.wait_state(submit(plugin_cluster, alice, text), "rewritten")["got"] == "shard:9"
+
+
+def test_a_service_that_dies_for_good_costs_the_job_only_the_budget(
+    plugin_cluster: Cluster, gpumemd: Gpumemd, alice: User
+) -> None:
+    gpumemd.kill(signal.SIGTERM)
+    gpumemd.start(budget_s=6)
+    job_id = submit(plugin_cluster, alice, script("orphan", "shards=9 sleep=60", "sleep 1"))
+    gpumemd.kill(signal.SIGKILL)
+    running = plugin_cluster.wait_state(job_id, "RUNNING", "COMPLETED", timeout_s=12)
+    assert running["TresPerNode"] == f"gres:shard:{SHARDS}"
+    assert plugin_cluster.wait_state(job_id, "COMPLETED")["ExitCode"] == "0:0"
+
+
+def test_a_service_that_comes_back_takes_up_its_jobs(
+    plugin_cluster: Cluster, gpumemd: Gpumemd, alice: User
+) -> None:
+    report = alice.home / "report.json"
+    job_id = submit(plugin_cluster, alice, script("again", f"shards=11 sleep=1.5 report={report}"))
+    gpumemd.wait_state(job_id, "tracing")
+    gpumemd.wait(report.exists, "the trace to run")
+    first = json.loads(report.read_text().splitlines()[0])
+    gpumemd.kill(signal.SIGKILL)
+    gpumemd.wait(lambda: not Path(f"/proc/{first['pid']}").exists(), "the trace to die with the service")
+    assert plugin_cluster.job(job_id)["Reason"] == "BeginTime"
+    gpumemd.start()
+    assert gpumemd.wait_state(job_id, "applied")["got"] == "shard:11"
+    assert plugin_cluster.wait_state(job_id, "COMPLETED")["TresPerNode"] == "gres:shard:11"
+
+
+def test_a_stopped_service_ends_well_and_takes_up_its_jobs_later(
+    plugin_cluster: Cluster, gpumemd: Gpumemd, alice: User
+) -> None:
+    job_id = submit(plugin_cluster, alice, script("stopped", "shards=12 sleep=1"))
+    gpumemd.wait_state(job_id, "tracing")
+    began = time.monotonic()
+    assert gpumemd.kill(signal.SIGTERM) == 0
+    assert time.monotonic() - began < 4
+    assert not gpumemd.submit_socket.exists()
+    gpumemd.start()
+    assert gpumemd.wait_state(job_id, "applied")["got"] == "shard:12"
+
+
+def test_a_cancelled_job_ends_as_expired(plugin_cluster: Cluster, gpumemd: Gpumemd, alice: User) -> None:
+    job_id = submit(plugin_cluster, alice, script("cancelled", "shards=9 sleep=2"))
+    gpumemd.wait_state(job_id, "tracing")
+    plugin_cluster.scancel(job_id)
+    assert gpumemd.wait_state(job_id, "expired")["reason"] == "the job ended before its trace was done"
+
+
+@contextmanager
+def pretender(path: Path, behaviour: str) -> Iterator[None]:
+    """Something that is no gpumemd at the submit socket."""
+    path.unlink(missing_ok=True)
+    stop = threading.Event()
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    if behaviour != "deaf":
+        listener.listen(0 if behaviour == "never accepts" else 16)
+    listener.settimeout(0.1)
+    kept: list[socket.socket] = []
+
+    def answer(connection: socket.socket) -> None:
+        kept.append(connection)
+        if behaviour == "garbage":
+            connection.sendall(b"}} no HTTP at all\r\n\r\n{")
+            connection.close()
+        elif behaviour == "not json":
+            connection.recv(65536)
+            connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n{not json")
+            connection.close()
+        elif behaviour == "nonsense":
+            connection.recv(65536)
+            text = b'{"action": "rewrite", "set": {"tres_per_node": 5, "user_id": "0"}, "begin_in_s": "x"}'
+            connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n" + text)
+            connection.close()
+        elif behaviour == "error":
+            connection.recv(65536)
+            connection.sendall(b"HTTP/1.1 500 Oops\r\nContent-Length: 2\r\n\r\n{}")
+            connection.close()
+        elif behaviour == "endless":
+            try:
+                while not stop.is_set():
+                    connection.sendall(b"x" * 65536)
+            except OSError:
+                pass
+        elif behaviour == "trickle":
+            try:
+                while not stop.wait(0.01):
+                    connection.sendall(b"H")
+            except OSError:
+                pass
+
+    def serve() -> None:
+        while not stop.is_set():
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                continue
+            connection.settimeout(2)
+            threading.Thread(target=answer, args=(connection,), daemon=True).start()
+
+    if behaviour not in ("never accepts", "deaf"):
+        threading.Thread(target=serve, daemon=True).start()
+    elif behaviour == "never accepts":
+        for _ in range(3):  # fill the queue of connections
+            waiting = socket.socket(socket.AF_UNIX)
+            waiting.setblocking(False)
+            try:
+                waiting.connect(str(path))
+            except OSError:
+                break
+            kept.append(waiting)
+    try:
+        yield
+    finally:
+        stop.set()
+        listener.close()
+        for connection in kept:
+            connection.close()
+        path.unlink(missing_ok=True)
+
+
+FAULTS = ["hangs", "trickle", "never accepts", "deaf", "garbage", "not json", "nonsense", "error", "endless"]
+
+
+@pytest.mark.parametrize("behaviour", [*FAULTS, "missing"])
+def test_jobs_pass_unchanged_and_quickly_whatever_answers(
+    plugin_cluster: Cluster, gpumemd: Gpumemd, alice: User, behaviour: str
+) -> None:
+    gpumemd.kill(signal.SIGTERM)
+    path = gpumemd.submit_socket
+    forget_faults(plugin_cluster)
+    plain = min(_sbatch_s(plugin_cluster, alice, []) for _ in range(2))
+    before = len(faults(plugin_cluster))
+    if behaviour == "missing":
+        took = _sbatch_s(plugin_cluster, alice, GPU)
+    else:
+        with pretender(path, behaviour):
+            took = max(_sbatch_s(plugin_cluster, alice, GPU) for _ in range(2))
+    assert took - plain < 0.2
+    newest = max(plugin_cluster.jobs(), key=lambda job: int(job["JobId"]))
+    assert newest["TresPerNode"] == "gres:gpu:1"
+    assert len(faults(plugin_cluster)) > before  # it was asked, and did fail
+    forget_faults(plugin_cluster)
+
+
+def forget_faults(cluster: Cluster) -> None:
+    """Has the plug-in loaded again at the next submissions, as after an edit; so it asks again at once."""
+    soon = time.time() + 1
+    os.utime(cluster.folder / "job_submit.lua", (soon, soon))
+
+
+def faults(cluster: Cluster) -> list[str]:
+    return [line for line in cluster.log("slurmctld").splitlines() if "fault=" in line]
+
+
+def _sbatch_s(cluster: Cluster, user: User, args: list[str]) -> float:
+    text = script("fault", command="true")
+    path = cluster.folder / "jobs" / "fault.sh"
+    path.write_text(text)
+    path.chmod(0o644)
+    began = time.monotonic()
+    cluster.sbatch(path, user=user, args=[*args, "--hold"])
+    return time.monotonic() - began
+
+
+def test_after_a_hang_the_next_submissions_do_not_wait(
+    plugin_cluster: Cluster, gpumemd: Gpumemd, alice: User
+) -> None:
+    gpumemd.kill(signal.SIGTERM)
+    forget_faults(plugin_cluster)
+    time.sleep(2)  # from now on the plug-in stays loaded
+    before = len(faults(plugin_cluster))
+    with pretender(gpumemd.submit_socket, "hangs"):
+        for _ in range(4):
+            _sbatch_s(plugin_cluster, alice, GPU)
+    (fault,) = faults(plugin_cluster)[before:]
+    assert "no answer in time" in fault
+    assert 45 < float(fault.split("ms=")[1].split()[0]) < 60
+    forget_faults(plugin_cluster)
+
+
+# ---- who sees what
+
+
+def test_users_see_their_own_jobs_and_root_sees_all(
+    plugin_cluster: Cluster, gpumemd: Gpumemd, alice: User, bob: User
+) -> None:
+    hers = submit(plugin_cluster, alice, script("hers", "shards=3"))
+    his = submit(plugin_cluster, bob, script("his", "shards=3"))
+    gpumemd.wait_state(hers, "applied")
+    gpumemd.wait_state(his, "applied")
+    assert {hers, his} <= gpumemd.jobs().keys()
+    ask = (
+        f"import sys; sys.path.insert(0, {str(PACKAGES)!r})\n"
+        "from history import client; import json\n"
+        f"try: print(json.dumps(client.get('unix:{gpumemd.user_socket}', '/v1/jobs', QUERY, timeout_s=5)))\n"
+        "except client.Refused as error: print(json.dumps(error.status))\n"
+    )
+
+    def seen_by(user: User, query: dict[str, str]) -> object:
+        command = ["/usr/bin/python3", "-c", ask.replace("QUERY", repr(query))]
+        done = subprocess.run(
+            command,
+            user=user.uid,
+            group=user.gid,
+            extra_groups=[],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return json.loads(done.stdout)
+
+    rows = seen_by(bob, {})
+    assert isinstance(rows, dict)
+    assert his in {row["job_id"] for row in rows["jobs"]}
+    assert {row["user_id"] for row in rows["jobs"]} == {bob.uid}
+    assert seen_by(bob, {"user": "gpumem-alice"}) == 403
+    assert isinstance(seen_by(bob, {"user": "gpumem-bob"}), dict)
+    with pytest.raises(Refused, match="query not understood"):
+        gpumemd.get("/v1/jobs", limit=-1)

@@ -16,7 +16,8 @@ def main():
 
     device = torch.device("cuda")
     config = GPT2Config(n_positions=args.context, use_cache=False)
-    model = GPT2LMHeadModel(config).to(device)
+    with device:  # its weights are made on the GPU
+        model = GPT2LMHeadModel(config)
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.95), weight_decay=0.1)
 

@@ -111,11 +111,15 @@ def write_programs(
     )
 
 
+def uuids(node: Path) -> list[str]:
+    """The node's GPUs, by index."""
+    return [str(device["uuid"]) for device in json.loads((node / "devices.json").read_text())]
+
+
 def used_bytes(node: Path) -> dict[int, int]:
     """Device memory in use by running processes, by GPU index; read from the node's `procs/`."""
-    devices: list[dict[str, object]] = json.loads((node / "devices.json").read_text())
-    index_of = {str(device["uuid"]): index for index, device in enumerate(devices)}
-    used = dict.fromkeys(range(len(devices)), 0)
+    index_of = {name: index for index, name in enumerate(uuids(node))}
+    used = dict.fromkeys(index_of.values(), 0)
     for process in processes(node):
         if process.running:
             for gpu, now, _ in process.usage:

@@ -66,7 +66,7 @@ class Site:
         self.user_socket = self.folder / "gpumem.sock"
         self._submit_socket = self.folder / "private" / "submit.sock"
         self.gpu = catalog.load().find(gpu)
-        self._shards_per_gpu = shards_per_gpu
+        self.shards_per_gpu = shards_per_gpu
         self._budget_s = budget_s
         self._settings = settings or {}
         self._estimate_command = estimate_command
@@ -235,7 +235,7 @@ class Site:
                 "fallback_dir": str(node / "run" / "spool"),
                 "run_dir": str(node / "run" / "jobs"),
             },
-            f"partitions.{self.partition}": {"gpu": self.gpu.key, "shards_per_gpu": self._shards_per_gpu},
+            f"partitions.{self.partition}": {"gpu": self.gpu.key, "shards_per_gpu": self.shards_per_gpu},
         }
         for name, changes in self._settings.items():
             sections[name] = {**sections.get(name, {}), **changes}

@@ -137,7 +137,7 @@ def _estimate(
             else trace_run.Launch.of_script(Path(words[0]), words[1:], chdir)
         )
         gpu = _choose(catalog, configured, gpu_name, launch.script.partition if launch.script else None)
-        with _progress(f"{launch.name} on a pretend {gpu.name}") as watch:
+        with _progress(f"{launch.name} on a pretend {gpu.key}") as watch:
             traced = trace_run.run(launch, gpu, limits, os.environ, watch)
             result = estimated(traced.traces, gpu, limits, traced.wall_s, traced.failures)
     except (
@@ -192,7 +192,7 @@ def _progress(what: str) -> Iterator[Callable[[Usage], None]]:
             processes = "1 process" if usage.processes == 1 else f"{usage.processes} processes"
             line.update(
                 f"{escape(what)}: {usage.wall_s:.0f} s, {processes}, "
-                f"{usage.memory_bytes / 1024**3:.1f} GiB of host memory"
+                f"{usage.memory_bytes / 1024**3:.1f} GiB of RAM"
             )
 
         yield watch

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import math
 import os
 import resource
 import selectors
@@ -24,6 +25,7 @@ from typing import Any, Literal
 
 MIB = 1024**2
 TAIL_BYTES = 64 * 1024
+MAX_ENTRIES = 10_000  # in out_dir
 TICK_S = 0.1
 GRACE_S = 10.0
 CONFINE = Path(__file__).with_name("confine.py")
@@ -295,9 +297,13 @@ def _proportional(process: Path) -> int:
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
 
 
-def _size(folder: Path) -> int:
-    total = 0
-    for here, _folders, files in os.walk(folder):
+def _size(folder: Path) -> float:
+    """Bytes in a folder; infinite if there are so many entries that counting them would take long."""
+    total = entries = 0
+    for here, folders, files in os.walk(folder):
+        entries += len(folders) + len(files)
+        if entries > MAX_ENTRIES:
+            return math.inf
         for name in files:
             with contextlib.suppress(OSError):
                 total += Path(here, name).lstat().st_size

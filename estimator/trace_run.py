@@ -137,7 +137,7 @@ def run(
             watch=watch,
         )
         try:
-            traces = tuple(trace.read_all(out))
+            traces = tuple(_without_copy(one, folder) for one in trace.read_all(out))
         except trace.TraceError as error:
             raise TraceFailed(str(error)) from None
     tail = _COLOURS.sub("", outcome.tail).replace(f"{folder}/job/", "")
@@ -238,6 +238,15 @@ def _prepended(first: str, rest: str | None) -> str:
 
 
 # --- after the run ---
+
+
+def _without_copy(one: trace.Trace, folder: Path) -> trace.Trace:
+    """The trace without the paths of the script's copy, which is gone when somebody reads it."""
+    inputs = tuple(file for file in one.inputs if not file.path.startswith(f"{folder}/"))
+    error = one.error
+    if error is not None and error.file and error.file.startswith(f"{folder}/"):
+        error = error.model_copy(update={"file": Path(error.file).name})
+    return one.model_copy(update={"inputs": inputs, "error": error})
 
 
 def _is_complete(one: trace.Trace) -> bool:

@@ -64,11 +64,16 @@ class OutOfMemoryError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class AllocatorConfig:
-    """Size rules of the allocator under its default settings.
+    """Rules of the allocator under its default settings.
 
-    `PYTORCH_CUDA_ALLOC_CONF` changes exactly these answers (`roundup_power2_divisions` the first,
-    `max_split_size_mb` the last), so a subclass is where such an option goes.
+    `oldest_segment_first`: which of free blocks of one size is taken, the one in the oldest segment (since
+    pytorch/pytorch#183591, 2026) or the lowest in address (before).
+
+    `PYTORCH_CUDA_ALLOC_CONF` changes exactly the answers of the methods (`roundup_power2_divisions` the
+    first, `max_split_size_mb` the last), so a subclass is where such an option goes.
     """
+
+    oldest_segment_first: bool = True
 
     def round_size(self, size: int) -> int:
         """Bytes of the block that a request of `size` bytes gets."""
@@ -90,16 +95,18 @@ class AllocatorConfig:
 
 
 DEFAULT_CONFIG = AllocatorConfig()
+LOWEST_ADDRESS_FIRST = AllocatorConfig(oldest_segment_first=False)
 
 
 class Block:
-    """A piece of a segment; `prev` and `next` are its neighbours in the same segment."""
+    """A piece of a segment; `prev` and `next` are its neighbours there, `order` ranks blocks of one size."""
 
-    __slots__ = ("active", "address", "next", "pool", "prev", "size")
+    __slots__ = ("active", "address", "next", "order", "pool", "prev", "size")
 
-    def __init__(self, address: int, size: int, pool: BlockPool) -> None:
+    def __init__(self, address: int, size: int, order: int, pool: BlockPool) -> None:
         self.address = address
         self.size = size
+        self.order = order
         self.pool = pool
         self.active = False  # in use, or freed and still waiting for another stream
         self.prev: Block | None = None
@@ -112,39 +119,39 @@ class Block:
 
 
 class BlockPool:
-    """The free blocks of one stream and size class, ordered by (size, address): the best fit comes first."""
+    """The free blocks of one stream and size class, by (size, order, address): the best fit comes first."""
 
     __slots__ = ("_blocks", "is_small")
 
     def __init__(self, is_small: bool) -> None:
         self.is_small = is_small
-        self._blocks: list[tuple[int, int, Block]] = []
+        self._blocks: list[tuple[int, int, int, Block]] = []
 
     def __iter__(self) -> Iterator[Block]:
-        return (block for _, _, block in self._blocks)
+        return (entry[3] for entry in self._blocks)
 
     def insert(self, block: Block) -> None:
         """Adds a free block."""
-        insort(self._blocks, (block.size, block.address, block))
+        insort(self._blocks, (block.size, block.order, block.address, block))
 
     def erase(self, block: Block) -> None:
         """Takes a block out that is in the pool."""
-        del self._blocks[bisect_left(self._blocks, (block.size, block.address))]
+        del self._blocks[bisect_left(self._blocks, (block.size, block.order, block.address))]
 
     def pop_best_fit(self, size: int) -> Block | None:
-        """Takes out the smallest block of at least `size` bytes; of equal ones, the lowest in address."""
+        """Takes out the first of the smallest blocks of at least `size` bytes."""
         at = bisect_left(self._blocks, (size,))
-        return self._blocks.pop(at)[2] if at < len(self._blocks) else None
+        return self._blocks.pop(at)[3] if at < len(self._blocks) else None
 
     def pop_unsplit(self) -> list[Block]:
         """Takes out all blocks that are whole segments."""
         whole = [block for block in self if not block.is_split]
-        self._blocks = [entry for entry in self._blocks if entry[2].is_split]
+        self._blocks = [entry for entry in self._blocks if entry[3].is_split]
         return whole
 
 
 class AddressSpace:
-    """Where segments lie. Of free blocks of one size the lowest is taken, so their order matters."""
+    """Where segments lie. The order of their addresses decides between free blocks of one size."""
 
     BASE = 0x7F00_0000_0000
 
@@ -191,6 +198,7 @@ class Allocator:
         self.awaiting_free: dict[int, Block] = {}  # by handle; freed, but in use on another stream
         self._pools: dict[tuple[int, bool], BlockPool] = {}
         self._addresses = AddressSpace()
+        self._segments = 0  # allocated so far
 
     def malloc(self, handle: int, size: int, stream: int = 0, segment_address: int | None = None) -> Block:
         """Allocates `size` bytes for `stream`; a new segment is put at `segment_address` if that is free.
@@ -247,10 +255,12 @@ class Allocator:
             if self.reserved + segment_size > self.capacity:
                 raise OutOfMemoryError
         self.reserved += segment_size
-        return Block(self._addresses.place(segment_size, address), segment_size, pool)
+        self._segments += 1
+        order = self._segments if self.config.oldest_segment_first else 0
+        return Block(self._addresses.place(segment_size, address), segment_size, order, pool)
 
     def _split(self, block: Block, size: int) -> None:
-        rest = Block(block.address + size, block.size - size, block.pool)
+        rest = Block(block.address + size, block.size - size, block.order, block.pool)
         rest.prev, rest.next = block, block.next
         if rest.next is not None:
             rest.next.prev = rest

@@ -6,20 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from estimator.allocator import Replay, ReplayError, as_recorded, replay
+from estimator.allocator import (
+    DEFAULT_CONFIG,
+    LOWEST_ADDRESS_FIRST,
+    AllocatorConfig,
+    Replay,
+    ReplayError,
+    as_recorded,
+    replay,
+)
 from estimator.catalog import GPU
 from estimator.owners import Owner, bytes_by_owner
-from estimator.trace import InputFile, Trace
+from estimator.trace import Events, InputFile, Trace
 from settings import GIB, MIB
 from settings import Estimate as Settings
 
-# keys of PYTORCH_CUDA_ALLOC_CONF that do not change what is reserved on the GPU
-HARMLESS_OPTIONS = (
-    "backend:native",
-    "expandable_segments:False",
-    "pinned_",
-    "release_lock_on_cudamalloc",
-)
 NAMES_SHOWN = 5
 
 
@@ -143,32 +144,44 @@ def _examine(trace: Trace, gpu: GPU, one_of_several: bool) -> _Process:
     """Replays one trace on the GPU and says what is doubtful about it."""
     doubts = _doubts(trace, gpu)
     remarks: list[str] = []
-    events = trace.events
-    assert events is not None  # noqa: S101
+    shortages: list[str] = []
     capacity = gpu.usable_bytes - gpu.context_bytes
+    assert trace.events is not None  # noqa: S101
     try:
-        if _has_default_allocator(trace.alloc_conf):
-            replayed = replay(events, capacity)
-            fits = replayed.oom is None
-            if replayed.retries and fits:
-                remarks.append("the job fits only because PyTorch frees cached memory when it runs out")
-            if not fits:
-                replayed = replay(events)
-        else:
-            replayed = as_recorded(events)
-            fits = replayed.reserved_peak <= capacity
+        replayed, config = _replay_without_limit(trace.events)
+        if config is None and trace.alloc_conf:
             remarks.append(f"reserved as recorded under PYTORCH_CUDA_ALLOC_CONF={trace.alloc_conf}")
+        elif config is None:
+            doubts.append("PyTorch's allocator follows rules that are not known here: reserved as recorded")
+        if replayed.reserved_peak > capacity:
+            limited = replay(trace.events, capacity, config) if config is not None else None
+            if limited is not None and limited.oom is None:
+                replayed = limited
+                remarks.append("the job fits only because PyTorch frees cached memory when it runs out")
+            else:
+                needed = (replayed.reserved_peak + gpu.context_bytes) / GIB
+                offered = gpu.usable_bytes / GIB
+                shortages.append(f"needs {needed:.1f} GiB, and {gpu.name} offers {offered:.1f} GiB")
     except ReplayError as error:
         raise EstimateError(f"{trace.program}: the trace contradicts itself: {error}") from None
-    shortage = ""
-    if not fits:
-        needed = (replayed.reserved_peak + gpu.context_bytes) / GIB
-        shortage = f"needs {needed:.1f} GiB, and {gpu.name} offers {gpu.usable_bytes / GIB:.1f} GiB"
 
     def told(texts: list[str]) -> tuple[str, ...]:
-        return tuple(f"{trace.program}: {text}" if one_of_several else text for text in texts if text)
+        return tuple(f"{trace.program}: {text}" if one_of_several else text for text in texts)
 
-    return _Process(trace, replayed, told([shortage]), told(doubts), told(remarks))
+    return _Process(trace, replayed, told(shortages), told(doubts), told(remarks))
+
+
+def _replay_without_limit(events: Events) -> tuple[Replay, AllocatorConfig | None]:
+    """The replay under the rules by which the recording allocator took its segments.
+
+    If none of the known rules reproduces these (other settings, another PyTorch), what was recorded itself.
+    """
+    recorded = as_recorded(events)
+    for config in (DEFAULT_CONFIG, LOWEST_ADDRESS_FIRST):
+        replayed = replay(events, config=config)
+        if [segment.size for segment in replayed.segments] == [segment.size for segment in recorded.segments]:
+            return replayed, config
+    return recorded, None
 
 
 def _doubts(trace: Trace, gpu: GPU) -> list[str]:
@@ -202,11 +215,6 @@ def _doubts(trace: Trace, gpu: GPU) -> list[str]:
     if trace.gpu != gpu.name:
         doubts.append(f"the run was traced for another GPU: {trace.gpu or 'unknown'}")
     return doubts
-
-
-def _has_default_allocator(alloc_conf: str) -> bool:
-    options = [option.strip() for option in alloc_conf.split(",")]
-    return all(not option or option.startswith(HARMLESS_OPTIONS) for option in options)
 
 
 def _why_not(traces: Sequence[Trace]) -> EstimateError:

@@ -539,7 +539,7 @@ sys.path.insert(0, {repository!r})
 from estimator.tracer import device, facades
 folder = {torch_folder!r}
 fake = device.FakeDevice(facades.load(folder, {library!r}))
-gpus = [("NVIDIA H100", [9, 0], 132), ("NVIDIA A100", [8, 0], 108)]
+gpus = [("NVIDIA H100", [9, 0], 132), ("NVIDIA A100", [8, 0], 108)][::{order}]
 devices = [{{"name": n, "uuid": u, "memory_bytes": 80 << 30, "context_bytes": 400 << 20, "compute_capability": c,
              "sm_count": s, "index": i}} for i, ((n, c, s), u) in enumerate(zip(gpus, {uuids!r}))]
 fake.configure({{"enforce_limit": True, "devices": devices, "node_dir": None}}, device.cuda_version_of(folder))
@@ -551,12 +551,35 @@ def done():
 """
 
 
-def run_torch(body: str, **environment: str):
+# A linear layer: its tensors to the byte, and one cuBLAS workspace for each thread that multiplies.
+LINEAR = """
+layer, x = torch.nn.Linear(1024, 1024, device="cuda"), torch.empty(64, 1024, device="cuda")
+before = torch.cuda.memory_allocated()
+y = layer(x)
+forward = torch.cuda.memory_allocated()
+y.sum().backward()
+report["linear"] = [before, forward - before, torch.cuda.memory_allocated() - forward]
+report["workspaces"] = sorted({e.size for e in fake.events() if e.kind == device.BLAS_WORKSPACE})
+del layer, x, y
+"""
+
+
+def check_linear(report, workspace: int):
+    weights, activation = 1024 * 1024 * 4 + 4096, 64 * 1024 * 4
+    before, forward, backward = report["linear"]
+    assert before == weights + activation
+    assert forward - activation - workspace in (0, MIB)  # cuBLASLt has its own, from the allocator too
+    assert backward == weights + workspace  # gradients, and the workspace of the other thread
+    assert workspace in report["workspaces"]
+
+
+def run_torch(body: str, first: str = "H100", **environment: str):
     script = RUN.format(
         repository=str(REPOSITORY),
         torch_folder=str(Path(TORCH.origin).parent),
         library=str(LIB / "libgpumem_cuda.so"),
         uuids=UUIDS,
+        order=1 if first == "H100" else -1,
     )
     result = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", script + body + "\ndone()"],
@@ -576,17 +599,6 @@ def test_training_takes_the_bytes_that_hardware_takes():
         """
 report["properties"] = [(p.name, p.major, p.multi_processor_count, p.total_memory)
                         for p in map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))]
-# a linear layer: its tensors to the byte, and one cuBLAS workspace per thread that multiplies
-for gpu in ("cuda:0", "cuda:1"):
-    layer = torch.nn.Linear(1024, 1024, device=gpu)
-    x = torch.empty(64, 1024, device=gpu)
-    before = torch.cuda.memory_allocated(gpu)
-    y = layer(x)
-    forward = torch.cuda.memory_allocated(gpu)
-    y.sum().backward()
-    report[gpu] = [before, forward - before, torch.cuda.memory_allocated(gpu) - forward]
-report["workspaces"] = sorted({e.size for e in fake.events() if e.kind == device.BLAS_WORKSPACE})
-for name in ("layer", "x", "y"): del globals()[name]
 def step_and_measure(step):
     torch.cuda.empty_cache(); torch.cuda.reset_peak_memory_stats()
     for _ in range(3): step()
@@ -604,21 +616,15 @@ def resnet():
         with torch.autocast("cuda", dtype=torch.float16): loss = F.cross_entropy(model(x), target)
         scaler.scale(loss).backward(); scaler.step(sgd); scaler.update(); sgd.zero_grad()
     report["resnet50 amp"] = step_and_measure(mixed)
-torch._C._cuda_clearCublasWorkspaces()
 resnet()
+torch._C._cuda_clearCublasWorkspaces()
 """
+        + LINEAR
     )
     assert report["unknown"] == []
     assert "cudnn workspace" in report["invented"]
     assert report["properties"] == [["NVIDIA H100", 9, 132, 80 * GIB], ["NVIDIA A100", 8, 108, 80 * GIB]]
-    weights, activation = 1024 * 1024 * 4 + 4096, 64 * 1024 * 4
-    workspace = {"cuda:0": 33_554_432, "cuda:1": 8_519_680}  # PyTorch's own choice on 9.0 and 8.0
-    for gpu, size in workspace.items():
-        assert report[gpu][0] == weights + activation
-        lt_workspace = report[gpu][1] - activation - size
-        assert lt_workspace in (0, MIB)  # cuBLASLt has its own, from the allocator too
-        assert report[gpu][2] == weights + size  # gradients, and the workspace of the other thread
-    assert set(workspace.values()) <= set(report["workspaces"])
+    check_linear(report, workspace=33_554_432)  # PyTorch's own choice on 9.0
     assert report["resnet50"][0] == pytest.approx(5589.8 * MIB, rel=1e-4)
     assert report["resnet50"][1] == 6312 * MIB
     assert report["resnet50 amp"][0] < 0.6 * report["resnet50"][0]
@@ -627,7 +633,8 @@ resnet()
 @needs_torch
 def test_attention_recurrence_and_everything_that_answers_sizes():
     report = run_torch(
-        """
+        LINEAR
+        + """
 from torch.nn.attention import SDPBackend, sdpa_kernel
 for backend in (SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH,
                 SDPBackend.CUDNN_ATTENTION):
@@ -664,9 +671,11 @@ with torch.profiler.profile(): square + 1
 report["oom"] = False
 try: torch.empty(81 << 30, dtype=torch.uint8, device="cuda")
 except torch.OutOfMemoryError: report["oom"] = True
-"""
+""",
+        first="A100",
     )
     assert report["unknown"] == []
+    check_linear(report, workspace=8_519_680)  # PyTorch's own choice on 8.0
     assert report["MATH"] > 2 * report["FLASH_ATTENTION"]
     assert report["rnn"] == [True] * 5
     assert report["oom"] is True

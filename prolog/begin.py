@@ -6,18 +6,20 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
 import prolog
-from prolog import sampler
+from prolog import detach, sampler
 from prolog.jobdir import GpuBefore, JobDir, JobRecord, with_gpus
 from prolog.node import Job, Node
 from prolog.nvml import GpuReader, NvmlProblem, NvmlReader, find
 from prolog.processes import Process, start_ticks
+from prolog.prolog import DEADLINE_S, Ready
 
 
-def begin(node: Node, job: Job, ready: Callable[[], None]) -> None:
+def begin(node: Node, job: Job, ready: Ready) -> None:
     """Measures the job from now on; calls `ready` when the job may start. Does not return if all is well."""
     measurement = node.settings.measurement
     if not measurement.enabled or not job.gpus:
@@ -36,7 +38,9 @@ def begin(node: Node, job: Job, ready: Callable[[], None]) -> None:
     )
     folder.create(record)  # before NVML, which may hang: the epilog shall find this process
     folder.mark_shared()
-    gpus, problems = look_before(NvmlReader, job.gpus)
+    gpus, problems = look_before(NvmlReader, job.gpus, record.started_at)
+    if detach.age_s() > DEADLINE_S:  # the job runs already, perhaps without accounting at first
+        gpus = tuple(replace(gpu, accounting=False) for gpu in gpus)
     for problem in problems:
         node.log(f"prolog: job {job.job_id}: {problem}")
     if folder.record() != record:  # the job has ended meanwhile, or was started anew
@@ -51,20 +55,20 @@ def begin(node: Node, job: Job, ready: Callable[[], None]) -> None:
 
 
 def look_before(
-    open_reader: Callable[[], GpuReader], names: tuple[str, ...]
+    open_reader: Callable[[], GpuReader], names: tuple[str, ...], started_at: float
 ) -> tuple[tuple[GpuBefore, ...], tuple[str, ...]]:
-    """The GPUs before the job's first process, with accounting switched on; and what was wrong with them."""
+    """The GPUs as they were at `started_at`, with accounting switched on; and what was wrong with them."""
     try:
         reader = open_reader()
     except NvmlProblem as problem:
         return tuple(GpuBefore(name) for name in names), (str(problem),)
     problems: list[str] = []
-    gpus = tuple(_before(reader, name, problems) for name in names)
+    gpus = tuple(_before(reader, name, started_at, problems) for name in names)
     reader.close()
     return gpus, tuple(problems)
 
 
-def _before(reader: GpuReader, name: str, problems: list[str]) -> GpuBefore:
+def _before(reader: GpuReader, name: str, started_at: float, problems: list[str]) -> GpuBefore:
     try:
         gpu = find(reader, name)
     except NvmlProblem as problem:
@@ -75,7 +79,11 @@ def _before(reader: GpuReader, name: str, problems: list[str]) -> GpuBefore:
     try:
         if not reader.accounting(gpu.uuid):
             reader.enable_accounting(gpu.uuid)
-        accounts = {account.pid: account.start_us for account in reader.accounts(gpu.uuid)}
+        accounts = {
+            account.pid: account.start_us
+            for account in reader.accounts(gpu.uuid)
+            if account.start_us < started_at * 1e6  # NVML may take its time, the job not wait for it
+        }
     except NvmlProblem as problem:
         problems.append(f"GPU {name}: no accounting: {problem}")
         return GpuBefore(name, gpu)

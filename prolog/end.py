@@ -18,6 +18,7 @@ from prolog.measure import Evidence, use_of
 from prolog.node import Job, Node
 from prolog.nvml import Account, Gpu, GpuReader, NvmlProblem, NvmlReader, find
 from prolog.processes import Process, is_running
+from prolog.prolog import Ready
 from prolog.sender import keep_trying
 from prolog.spool import SpoolProblem
 from prolog.tally import Tally
@@ -25,7 +26,7 @@ from prolog.tally import Tally
 if TYPE_CHECKING:
     from history.wire import GpuMeasurement, Measurement
 
-NVML_PATIENCE_S = 3.0
+NVML_PATIENCE_S = 5.0
 """After so long NVML counts as hanging, and what was sampled is taken."""
 
 FLUSH_PATIENCE_S = 30.0
@@ -41,7 +42,7 @@ class AfterJob:
     problems: list[str] = field(default_factory=list)
 
 
-def end(node: Node, job: Job, ready: Callable[[], None]) -> None:
+def end(node: Node, job: Job, ready: Ready) -> None:
     """Ends the job's measurement; calls `ready` when slurmd may go on, and sends what waits on this node."""
     if not node.settings.measurement.enabled:
         return
@@ -66,8 +67,7 @@ def end(node: Node, job: Job, ready: Callable[[], None]) -> None:
     else:
         folder.remove()
         ready()
-    until = time.monotonic() + FLUSH_PATIENCE_S
-    done = spool.flush(deliver, give_up=lambda: time.monotonic() > until)
+    done = spool.flush(deliver, FLUSH_PATIENCE_S)
     if done.left or done.set_aside:
         node.log(f"{done.left} measurements wait, {done.set_aside} set aside: {done.reason}")
 

@@ -10,12 +10,13 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from prolog.jobdir import JobDir, JobRecord
 from prolog.nvml import GpuReader, NvmlProblem, NvmlReader, find
 from prolog.processes import JobProcesses, Process
+from prolog.spool import waiting
 from prolog.tally import GpuTally, Sighting, Tally
 
 SAVE_INTERVAL_S = 1.0
@@ -142,7 +143,7 @@ def run(
     *,
     wait: Callable[[float], bool],
     wanted: Callable[[], bool],
-    flush: Callable[[], None],
+    flush: Callable[[], object],
     clock: Callable[[], float],
 ) -> None:
     """Samples until `wait` says that it was told to stop, or nobody wants the samples any more."""
@@ -179,7 +180,7 @@ def main(arguments: list[str]) -> None:
         float(interval_s),
         wait=lambda seconds: signal.sigtimedwait(stop, seconds) is not None,
         wanted=lambda: job.marker() == marker,
-        flush=lambda: _flush([Path(folder) for folder in folders]),
+        flush=lambda: flush_apart([Path(folder) for folder in folders]),
         clock=time.monotonic,
     )
 
@@ -193,17 +194,22 @@ def _sampler(job: JobDir, record: JobRecord, wanted: Callable[[], bool]) -> Samp
     return Sampler(record.names, NvmlReader, processes.look_up, save, time.monotonic)
 
 
-def _flush(folders: list[Path]) -> None:
-    """Starts `gpumem-epilog --flush` if measurements wait here: a process of its own, for it may hang."""
-    from prolog.spool import waiting
+def flush_apart(folders: Sequence[Path]) -> int | None:
+    """Starts `gpumem-epilog --flush` if measurements wait in `folders`; returns its PID.
 
-    if any(waiting(folder) for folder in folders):
-        command = [sys.executable, "-m", "prolog.epilog", "--flush"]
-        quiet = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (1, 2)]
-        os.posix_spawn(
-            sys.executable, command, os.environ, file_actions=quiet, setsid=True, setsigmask=(),
-            setsigdef=(signal.SIGCHLD,),
-        )  # fmt: skip
+    It is a process of its own since it may hang, and since it needs more memory than a sampler shall have.
+    """
+    if not any(waiting(folder) for folder in folders):
+        return None
+    return os.posix_spawn(
+        sys.executable,
+        [sys.executable, "-m", "prolog.epilog", "--flush"],
+        os.environ,
+        file_actions=[(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)],
+        setsid=True,
+        setsigmask=(),
+        setsigdef=(signal.SIGCHLD,),
+    )
 
 
 if __name__ == "__main__":

@@ -87,26 +87,30 @@ class Spool:
                 return path
         raise SpoolProblem("; ".join(problems))
 
-    def flush(self, deliver: Deliver, give_up: Callable[[], bool] = lambda: False) -> Flushed:
+    def flush(self, deliver: Deliver, patience_s: float = 60.0) -> Flushed:
         """Sends what waits in all folders, oldest first, and deletes what was accepted.
 
-        Several processes may flush at once: all but one find the folder locked and leave it alone.
-        `give_up` is asked before each request.
+        Processes that flush at once take turns. After `patience_s` no other request is begun.
         """
+        until = time.monotonic() + patience_s
         result = Flushed()
         for folder in self._folders:
-            with _locked(folder) as locked:
-                if locked:
-                    _flush_folder(folder, deliver, give_up, result)
+            if waiting(folder):
+                with _locked(folder, until) as locked:
+                    if locked:
+                        _flush_folder(folder, deliver, until, result)
+                    else:
+                        result.left += waiting(folder)
+                        result.reason = f"{folder}: another process is sending"
         return result
 
 
-def _flush_folder(folder: Path, deliver: Deliver, give_up: Callable[[], bool], result: Flushed) -> None:
+def _flush_folder(folder: Path, deliver: Deliver, until: float, result: Flushed) -> None:
     _remove_leftovers(folder)
     paths = sorted((folder / name for name in _names(folder)), key=_modified)
     result.left += len(paths)
     for start in range(0, len(paths), BATCH):
-        if give_up():
+        if time.monotonic() >= until:
             result.reason = result.reason or "not enough time"
             return
         batch = _read_batch(paths[start : start + BATCH], result)
@@ -192,24 +196,28 @@ def _modified(path: Path) -> float:
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[bool]:
-    """Whether we alone may flush `folder`. Where locks cannot be had we may: sending twice does no harm."""
+def _locked(folder: Path, until: float) -> Iterator[bool]:
+    """Whether we alone may flush `folder`, waiting for others. Without locks: we may; twice does no harm."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:  # nothing there, then nothing waits
+    except OSError:
         yield False
         return
     try:
-        yield _lock(descriptor)
+        yield _lock(descriptor, until)
     finally:
         os.close(descriptor)
 
 
-def _lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
-    return True
+def _lock(descriptor: int, until: float) -> bool:
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                return False
+            time.sleep(0.05)
+        except OSError:  # this file system has no locks
+            return True
+        else:
+            return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -31,6 +32,11 @@ GPUS = ("GPU-00000000-0000-0000-0000-000000000000", "GPU-11111111-1111-1111-1111
 MODEL = "NVIDIA A100 80GB PCIe"
 TOTAL = 80 * 1024**3
 MIB = 1024**2
+HANGING_NVML = """
+#include <unistd.h>
+int nvmlInit_v2(void) { sleep(600); return 0; }
+int nvmlInitWithFlags(unsigned flags) { return nvmlInit_v2() + (int)flags; }
+"""
 
 
 @dataclass(frozen=True)
@@ -195,12 +201,17 @@ class PretendNode:
 
     def waiting(self) -> list[Measurement]:
         """What lies in the spool folders."""
-        paths = [path for folder in (self.spool, self.fallback) for path in sorted(folder.glob("*.json"))]
-        return [Measurement.model_validate_json(path.read_bytes()) for path in paths]
+        found = []
+        for path in (path for folder in (self.spool, self.fallback) for path in folder.glob("*.json")):
+            with contextlib.suppress(FileNotFoundError):  # sent just now
+                found.append(Measurement.model_validate_json(path.read_bytes()))
+        return found
 
-    def log(self) -> str:
-        path = self.run_dir.parent / "node.log"
-        return path.read_text() if path.exists() else ""
+    def measurement(self) -> Measurement:
+        """The one that lies there, perhaps a moment later: on a busy machine an epilog ends before its work."""
+        wait_until(self.waiting, f"a measurement; {self.run_dir.parent}/node.log")
+        [measurement] = self.waiting()
+        return measurement
 
     def close(self) -> None:
         for user in self._users:
@@ -221,10 +232,13 @@ class Service:
         self.malformed: set[int] = set()  # ids of jobs that it does not like
         self._database = f"sqlite:///{folder / 'history.db'}"
         self._server: socketserver.ThreadingUnixStreamServer | None = None
-        with Store(self._database) as store:
-            store.migrate()
+        self._migrated = False
 
     def start(self) -> None:
+        if not self._migrated:
+            with Store(self._database) as store:
+                store.migrate()
+            self._migrated = True
         service = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -279,11 +293,27 @@ def wait_until(true: object, what: str, timeout_s: float = 8) -> None:
         time.sleep(0.02)
 
 
+def new_place() -> Path:
+    """A new folder that every user may enter, with a name short enough for sockets."""
+    folder = Path(tempfile.mkdtemp(prefix="gpumem-node-", dir="/tmp"))
+    folder.chmod(0o755)
+    return folder
+
+
+def hanging_nvml(folder: Path) -> Path:
+    """Makes a folder with an NVML that never answers."""
+    folder.mkdir()
+    source = folder / "nvml.c"
+    source.write_text(HANGING_NVML)
+    library = folder / "libnvidia-ml.so.1"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+    return folder
+
+
 @pytest.fixture
 def place() -> Iterator[Path]:
     """A folder that every user may enter, with a short name."""
-    folder = Path(tempfile.mkdtemp(prefix="gpumem-node-"))
-    folder.chmod(0o755)
+    folder = new_place()
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
 

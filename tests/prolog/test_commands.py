@@ -13,14 +13,20 @@ from pathlib import Path
 
 import pytest
 
+from history.wire import Measurement
 from prolog.processes import start_ticks
-from tests.prolog.pretend_node import GPUS, MIB, MODEL, TOTAL, PretendNode, Ran, Service, wait_until
-
-HANGING_NVML = """
-#include <unistd.h>
-int nvmlInit_v2(void) { sleep(600); return 0; }
-int nvmlInitWithFlags(unsigned flags) { (void)flags; return nvmlInit_v2(); }
-"""
+from prolog.sampler import flush_apart
+from tests.prolog.pretend_node import (
+    GPUS,
+    MIB,
+    MODEL,
+    TOTAL,
+    PretendNode,
+    Ran,
+    Service,
+    hanging_nvml,
+    wait_until,
+)
 
 
 def check(ran: Ran) -> None:
@@ -64,7 +70,7 @@ def test_a_job_is_measured_and_counted_once(node: PretendNode, service: Service)
 @pytest.mark.usefixtures("nvml")
 def test_the_measurement_says_where_it_comes_from(node: PretendNode) -> None:
     measured_job(node, 42)
-    [measurement] = node.waiting()
+    measurement = node.measurement()
     assert (measurement.job_id, measurement.node, measurement.cluster) == (42, "n1", "testbed")
     assert measurement.user_id == 0
     assert measurement.exit_code == 0
@@ -92,6 +98,7 @@ def test_two_jobs_on_one_gpu_each_get_their_own_peak(node: PretendNode) -> None:
     node.await_peak(2, 300 * MIB)
     second.end()
     check(node.epilog(2))
+    wait_until(lambda: len(node.waiting()) == 2, "both measurements")
     gpus = {m.job_id: m.gpus[0] for m in node.waiting()}
     assert {job: gpu.peak_bytes for job, gpu in gpus.items()} == {1: 100 * MIB, 2: 300 * MIB}
     assert all(gpu.shared and gpu.processes == 1 for gpu in gpus.values())
@@ -107,7 +114,7 @@ def test_processes_add_up_however_they_were_started(node: PretendNode) -> None:
     node.await_peak(3, 123 * MIB)
     process.end()
     check(node.epilog(3))
-    [gpu] = node.waiting()[0].gpus
+    [gpu] = node.measurement().gpus
     assert (gpu.peak_bytes, gpu.source, gpu.processes) == (123 * MIB, "sampling", 3)
 
 
@@ -120,7 +127,7 @@ def test_every_gpu_of_the_job_has_its_own_peak(node: PretendNode) -> None:
     node.await_peak(4, 50 * MIB, "1")
     process.end()
     check(node.epilog(4, "0,1"))
-    peaks = {gpu.uuid: gpu.peak_bytes for gpu in node.waiting()[0].gpus}
+    peaks = {gpu.uuid: gpu.peak_bytes for gpu in node.measurement().gpus}
     assert peaks == {GPUS[0]: 100 * MIB, GPUS[1]: 50 * MIB}
 
 
@@ -133,7 +140,7 @@ def test_a_job_too_short_for_the_sampler_is_known_from_accounting(node: PretendN
     process.hold(64 * MIB)
     process.end()
     check(node.epilog(5))
-    [gpu] = node.waiting()[0].gpus
+    [gpu] = node.measurement().gpus
     assert (gpu.peak_bytes, gpu.source, gpu.processes, gpu.shared) == (64 * MIB, "accounting", 1, False)
 
 
@@ -147,7 +154,7 @@ def test_on_a_shared_gpu_an_unseen_process_makes_the_peak_unknown(node: PretendN
     process.hold(64 * MIB)
     process.end()
     check(node.epilog(6))
-    [measurement] = node.waiting()
+    measurement = node.measurement()
     [gpu] = measurement.gpus
     assert (gpu.peak_bytes, gpu.source, gpu.processes, gpu.shared) == (None, None, None, True)
     assert any("may belong to another job" in problem for problem in measurement.problems)
@@ -160,7 +167,7 @@ def test_a_job_that_leaves_the_gpu_alone_has_used_nothing(node: PretendNode) -> 
     earlier.end()
     node.prolog(8)
     check(node.epilog(8))
-    [gpu] = node.waiting()[0].gpus
+    [gpu] = node.measurement().gpus
     assert (gpu.peak_bytes, gpu.source, gpu.processes) == (0, "accounting", 0)
 
 
@@ -179,7 +186,7 @@ def test_a_requeued_job_is_measured_anew(node: PretendNode) -> None:
     node.await_peak(9, 100 * MIB)
     process.end()
     check(node.epilog(9))
-    [measurement] = node.waiting()
+    measurement = node.measurement()
     assert measurement.gpus[0].peak_bytes == 100 * MIB
 
 
@@ -224,13 +231,13 @@ def test_measuring_can_be_switched_off(node: PretendNode) -> None:
     assert not node.waiting()
 
 
-def test_nothing_but_the_job_id_may_be_odd(node: PretendNode) -> None:
-    for program in ("prolog", "epilog"):
-        for change in ({"SLURM_JOB_ID": "../../etc"}, {"SLURM_JOB_GPUS": "x,;"}, {"SLURM_JOB_UID": "-"}):
-            check(node.run(program, {**node.environment(13), **change}))
-    node.config.write_text("[measurement\n")
-    environment = node.environment(None) | {"SLURM_JOB_GPUS": "0"}
+@pytest.mark.parametrize(
+    "change", [{"SLURM_JOB_ID": "../../etc"}, {"SLURM_JOB_GPUS": "x,;", "SLURM_JOB_UID": "-"}]
+)
+def test_an_odd_environment_is_no_failure(node: PretendNode, change: dict[str, str]) -> None:
+    environment = {**node.environment(13), **change, "CUDA_VISIBLE_DEVICES": ""}
     check(node.run("prolog", environment))
+    check(node.run("epilog", environment))
 
 
 def test_the_commands_explain_themselves(node: PretendNode) -> None:
@@ -248,7 +255,7 @@ def test_the_commands_explain_themselves(node: PretendNode) -> None:
 def test_without_nvml_the_peak_is_unknown(node: PretendNode) -> None:
     node.library_path = ""
     measured_job(node, 20)
-    [measurement] = node.waiting()
+    measurement = node.measurement()
     [gpu] = measurement.gpus
     assert (gpu.peak_bytes, gpu.source, gpu.processes) == (None, None, None)
     assert gpu.uuid == "index:0"
@@ -260,7 +267,7 @@ def test_without_nvml_the_peak_is_unknown(node: PretendNode) -> None:
 def test_a_failing_nvml_is_noted(node: PretendNode, fault: str, word: str) -> None:
     node.extra["GPUMEM_FAKE_NVML_FAULT"] = fault
     measured_job(node, 21)
-    [measurement] = node.waiting()
+    measurement = node.measurement()
     assert measurement.gpus[0].peak_bytes is None
     assert any(word in problem for problem in measurement.problems)
 
@@ -274,28 +281,19 @@ def test_a_gpu_lost_during_the_job_leaves_what_was_sampled(node: PretendNode) ->
     process.end()
     node.extra["GPUMEM_FAKE_NVML_FAULT"] = "gpu_lost"
     check(node.epilog(22))
-    [measurement] = node.waiting()
+    measurement = node.measurement()
     [gpu] = measurement.gpus
     assert (gpu.uuid, gpu.peak_bytes, gpu.source) == (GPUS[0], 80 * MIB, "sampling")
     assert any("lost" in problem.lower() for problem in measurement.problems)
 
 
 def test_a_hanging_nvml_holds_up_neither_prolog_nor_epilog(node: PretendNode) -> None:
-    library = node.folder / "hanging"
-    library.mkdir()
-    source = library / "nvml.c"
-    source.write_text(HANGING_NVML)
-    subprocess.run(
-        ["gcc", "-shared", "-fPIC", "-o", str(library / "libnvidia-ml.so.1"), str(source)], check=True
-    )
-    node.library_path = str(library)
-    prolog = node.prolog(23)
-    check(prolog)
+    node.library_path = str(hanging_nvml(node.folder / "hanging"))
+    check(node.prolog(23))
     hanging = node.sampler(23)
     assert start_ticks(hanging) is not None
     check(node.epilog(23))
-    wait_until(lambda: len(node.waiting()) == 1, "the measurement")
-    [measurement] = node.waiting()
+    measurement = node.measurement()
     assert measurement.gpus[0].peak_bytes is None
     assert measurement.started_at is not None
     assert any("no answer" in problem for problem in measurement.problems)
@@ -312,7 +310,7 @@ def test_a_dead_sampler_leaves_what_it_knew(node: PretendNode) -> None:
     os.kill(node.sampler(24), signal.SIGKILL)
     process.end()
     check(node.epilog(24))
-    [measurement] = node.waiting()
+    measurement = node.measurement()
     assert measurement.gpus[0].peak_bytes == 99 * MIB
     assert any("sampler ended early" in problem for problem in measurement.problems)
 
@@ -326,7 +324,7 @@ def test_without_a_sampler_accounting_remains(node: PretendNode) -> None:
     process.hold(90 * MIB)
     process.end()
     check(node.epilog(25))
-    [measurement] = node.waiting()
+    measurement = node.measurement()
     assert (measurement.gpus[0].peak_bytes, measurement.gpus[0].source) == (90 * MIB, "accounting")
     assert any("sampler" in problem for problem in measurement.problems)
 
@@ -334,26 +332,29 @@ def test_without_a_sampler_accounting_remains(node: PretendNode) -> None:
 @pytest.mark.usefixtures("nvml")
 def test_an_epilog_without_a_prolog_says_so(node: PretendNode) -> None:
     check(node.epilog(26))
-    [measurement] = node.waiting()
+    measurement = node.measurement()
     assert measurement.started_at is None
     assert measurement.gpus[0].peak_bytes is None
     assert "the prolog left no record of this job" in measurement.problems
 
 
 @pytest.mark.usefixtures("nvml")
-def test_a_broken_configuration_is_a_problem_not_a_loss(node: PretendNode) -> None:
-    defaults = "import settings; print(settings.Settings().measurement.run_dir)"
-    assert subprocess.check_output([sys.executable, "-c", defaults], text=True).startswith("/run/gpumem")
+def test_with_broken_settings_the_defaults_are_used(node: PretendNode) -> None:
     node.config.write_text("[measurement]\nspool = 3\n")
-    environment = {**node.environment(27), "GPUMEM_CONFIG": str(node.config)}
-    before = Path("/run/gpumem").exists()
-    try:
-        check(node.run("prolog", environment))
-        assert Path("/run/gpumem/jobs/27/job.json").exists()
-    finally:
-        shutil.rmtree("/run/gpumem/jobs/27", ignore_errors=True)
-        if not before:
-            shutil.rmtree("/run/gpumem", ignore_errors=True)
+    # in a mount namespace of its own, where the default folders are nobody else's
+    script = """
+        mount -t tmpfs none /run; mount -t tmpfs none /var/spool
+        "$0" -m prolog.prolog && "$0" -m prolog.epilog && cat /var/spool/gpumem/*.json
+    """
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", script, sys.executable],
+        env=node.environment(27),
+        capture_output=True,
+        text=True,
+    )
+    measurement = Measurement.model_validate_json(done.stdout)
+    assert measurement.gpus[0].uuid == GPUS[0]
+    assert any("unknown key" in problem for problem in measurement.problems)
 
 
 # ---- the way to the service
@@ -363,7 +364,7 @@ def test_a_broken_configuration_is_a_problem_not_a_loss(node: PretendNode) -> No
 def test_what_the_service_misses_it_gets_later_and_once(node: PretendNode, service: Service) -> None:
     measured_job(node, 30)
     measured_job(node, 31)
-    assert sorted(measurement.job_id for measurement in node.waiting()) == [30, 31]
+    wait_until(lambda: sorted(m.job_id for m in node.waiting()) == [30, 31], "both measurements")
     ran = node.flush()
     assert ran.status == 1
     assert b"2 measurements wait in" in ran.output
@@ -373,6 +374,7 @@ def test_what_the_service_misses_it_gets_later_and_once(node: PretendNode, servi
     assert not node.waiting()
     service.stop()
     measured_job(node, 32)
+    node.measurement()
     service.start()
     measured_job(node, 33)  # its epilog takes the old one along
     wait_until(lambda: service.jobs() == [30, 31, 32, 33], "all measurements")
@@ -416,7 +418,9 @@ def test_a_full_spool_is_no_loss(node: PretendNode, service: Service, tiny: Path
     node.configure()
     fill(tiny)
     measured_job(node, 35)
-    assert [path.parent for path in node.fallback.glob("*.json")] == [node.fallback]
+    node.measurement()
+    node.measurement()
+    assert len(list(node.fallback.glob("*.json"))) == 1
     service.start()
     assert node.flush().status == 0
     assert service.peaks() == {35: 700 * MIB}
@@ -450,6 +454,7 @@ def test_a_read_only_spool_is_no_loss(node: PretendNode, service: Service, tiny:
     node.configure()
     subprocess.run(["mount", "-o", "remount,ro", str(tiny)], check=True)
     measured_job(node, 37)
+    node.measurement()
     assert len(list(node.fallback.glob("*.json"))) == 1
     service.start()
     assert node.flush().status == 0
@@ -463,5 +468,54 @@ def test_an_unwritable_run_dir_costs_the_measurement_not_the_job(node: PretendNo
     subprocess.run(["mount", "-o", "remount,ro", str(tiny)], check=True)
     check(node.prolog(38))
     check(node.epilog(38))
-    [measurement] = node.waiting()
+    measurement = node.measurement()
     assert measurement.gpus[0].peak_bytes is None
+
+
+@pytest.fixture
+def frozen(node: PretendNode) -> Iterator[Path]:
+    """A file system that hangs, as NFS does when its server is away, until the test calls `thaw`."""
+    if not all(map(shutil.which, ("mkfs.ext4", "fsfreeze"))) or not Path("/dev/loop-control").exists():
+        pytest.skip("needs loop devices, mkfs.ext4 and fsfreeze")
+    image, folder = node.folder / "image", node.folder / "frozen"
+    image.write_bytes(b"\0" * 4 * MIB)
+    folder.mkdir()
+    subprocess.run(["mkfs.ext4", "-q", str(image)], check=True)
+    subprocess.run(["mount", "-o", "loop", str(image), str(folder)], check=True)
+    subprocess.run(["fsfreeze", "-f", str(folder)], check=True)
+    yield folder
+    thaw(folder)
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def thaw(folder: Path) -> None:
+    subprocess.run(["fsfreeze", "-u", str(folder)], check=False, stderr=subprocess.DEVNULL)
+
+
+@pytest.mark.usefixtures("nvml")
+def test_a_hanging_file_system_holds_up_nobody(node: PretendNode, service: Service, frozen: Path) -> None:
+    node.spool = frozen / "spool"
+    node.configure()
+    measured_job(node, 39)
+    assert not node.waiting()
+    thaw(frozen)
+    node.measurement()
+    service.start()
+    node.flush()
+    assert service.peaks() == {39: 700 * MIB}
+
+
+@pytest.mark.usefixtures("nvml")
+def test_the_sampler_sends_what_waits(
+    node: PretendNode, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured_job(node, 40)
+    node.measurement()
+    service.start()
+    for name, value in node.environment(None).items():
+        monkeypatch.setenv(name, value)
+    assert flush_apart([node.fallback]) is None
+    pid = flush_apart([node.fallback, node.spool])
+    assert pid is not None
+    wait_until(lambda: service.peaks() == {40: 700 * MIB}, "the measurement to arrive")
+    assert os.waitpid(pid, 0)[1] == 0

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -47,28 +48,22 @@ def test_the_sluid_in_a_cgroup() -> None:
 # ---- real processes
 
 
+Spawn = Callable[..., int]
+
+
 @pytest.fixture
-def spawn() -> Iterator[object]:
-    """Starts real processes with the environment given, and ends them."""
+def spawn() -> Iterator[Spawn]:
+    """Starts real processes; returns the `pid` that the code sets, by default its own."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(environment: dict[str, str], code: str = "pass", user: int | None = None) -> str:
-        program = f"{code}\nprint('up', flush=True)\nimport time; time.sleep(60)"
-        process = subprocess.Popen(
-            [sys.executable, "-I", "-c", program],
-            env=environment,
-            stdout=subprocess.PIPE,
-            text=True,
-            user=user,
-            cwd="/",
+    def start(environment: dict[str, str], code: str = "pid = os.getpid()", user: int | None = None) -> int:
+        program = f"import os, sys, time\n{code}\nprint(pid, flush=True)\ntime.sleep(60)"
+        command = [sys.executable, "-I", "-c", program]
+        started.append(
+            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, user=user, cwd="/")
         )
-        started.append(process)
-        assert process.stdout
-        return (
-            process.stdout.readline().split()[0]
-            if "print(" in code
-            else str(process.stdout.readline() and process.pid)
-        )
+        assert started[-1].stdout
+        return int(started[-1].stdout.readline())
 
     yield start
     for process in started:
@@ -76,50 +71,48 @@ def spawn() -> Iterator[object]:
         process.wait()
 
 
-def test_the_environment_tells_the_job(spawn) -> None:
-    own, other, none = (int(spawn(e)) for e in ({"SLURM_JOB_ID": "7"}, {"SLURM_JOB_ID": "77"}, {}))
-    job = JobProcesses(7, os.getuid())
-    assert job.look_up(own) == (Process(own, start_ticks(own)), True)
-    assert job.look_up(other) == (Process(other, start_ticks(other)), False)
-    assert job.look_up(none) == (Process(none, start_ticks(none)), False)
-
-
-def test_a_child_without_environment_is_known_by_its_parent(spawn) -> None:
-    code = (
-        "import subprocess, sys\n"
-        "child = subprocess.Popen([sys.executable, '-I', '-c', 'import time; time.sleep(60)'], env={})\n"
-        "print(child.pid)\n"
+def test_the_environment_tells_the_job(spawn: Spawn) -> None:
+    own, other, none = (
+        spawn(environment) for environment in ({"SLURM_JOB_ID": "7"}, {"SLURM_JOB_ID": "77"}, {})
     )
-    child = int(spawn({"SLURM_JOB_ID": "7"}, code))
     job = JobProcesses(7, os.getuid())
-    try:
-        assert job.look_up(child) == (Process(child, start_ticks(child)), True)
-    finally:
-        os.kill(child, 9)
+    assert job.look_up(own) == (Process(own, start_ticks(own) or 0), True)
+    assert job.look_up(other) == (Process(other, start_ticks(other) or 0), False)
+    assert job.look_up(none) == (Process(none, start_ticks(none) or 0), False)
 
 
-def test_a_grandchild_in_a_session_of_its_own_still_belongs(spawn) -> None:
+def test_a_child_without_environment_is_known_by_its_parent(spawn: Spawn) -> None:
     code = (
-        "import os\n"
+        "import subprocess\n"
+        "pid = subprocess.Popen([sys.executable, '-I', '-c', 'import time; time.sleep(60)'], env={}).pid"
+    )
+    child = spawn({"SLURM_JOB_ID": "7"}, code)
+    found = JobProcesses(7, os.getuid()).look_up(child)
+    os.kill(child, signal.SIGKILL)
+    assert found is not None and found[1]
+
+
+def test_a_grandchild_in_a_session_of_its_own_still_belongs(spawn: Spawn) -> None:
+    code = (
+        "reading, writing = os.pipe()\n"
         "if os.fork() == 0:\n"
         "    os.setsid()\n"
         "    if os.fork() == 0:\n"
-        "        print(os.getpid(), flush=True)\n"
-        "        import time; time.sleep(60)\n"
+        "        os.write(writing, str(os.getpid()).encode())\n"
+        "        time.sleep(60)\n"
         "    os._exit(0)\n"
         "os.wait()\n"
+        "pid = int(os.read(reading, 20))"
     )
-    grandchild = int(spawn({"SLURM_JOB_ID": "7"}, code))
-    try:
-        found = JobProcesses(7, os.getuid()).look_up(grandchild)
-        assert found is not None and found[1]
-    finally:
-        os.kill(grandchild, 9)
+    grandchild = spawn({"SLURM_JOB_ID": "7"}, code)
+    found = JobProcesses(7, os.getuid()).look_up(grandchild)
+    os.kill(grandchild, signal.SIGKILL)
+    assert found is not None and found[1]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-def test_nobody_can_put_memory_on_anothers_account(spawn) -> None:
-    impostor = int(spawn({"SLURM_JOB_ID": "7"}, user=65534))
+def test_nobody_can_put_memory_on_anothers_account(spawn: Spawn) -> None:
+    impostor = spawn({"SLURM_JOB_ID": "7"}, user=65534)
     found = JobProcesses(7, 0).look_up(impostor)
     assert found is not None and not found[1]
     found = JobProcesses(7, 65534).look_up(impostor)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import stat
@@ -199,11 +200,18 @@ def test_leftovers_of_killed_writers_go(spool: Spool, folder: Path) -> None:
     assert os.listdir(folder) == [".new.json.2.tmp"]
 
 
-def test_a_flush_can_be_given_up(spool: Spool) -> None:
+def test_without_patience_nothing_is_sent_and_nothing_lost(spool: Spool, folder: Path) -> None:
     spool.store(measurement(1))
     receiver = Receiver()
-    done = spool.flush(receiver, give_up=lambda: True)
+    done = spool.flush(receiver, patience_s=0)
     assert (done.left, done.reason, receiver.calls) == (1, "not enough time", 0)
+    busy = os.open(folder, os.O_RDONLY)
+    fcntl.flock(busy, fcntl.LOCK_EX)
+    done = spool.flush(receiver, patience_s=0.1)
+    os.close(busy)
+    assert (done.left, receiver.calls) == (1, 0)
+    assert "another process is sending" in (done.reason or "")
+    assert spool.flush(receiver).sent == 1
 
 
 # ---- the service

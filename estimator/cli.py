@@ -99,8 +99,10 @@ def estimate(
         _estimate(words, ctx.meta["command"], gpu, steps, timeout, chdir, as_json, config)
     except _Failed as failed:
         if as_json:
+            from estimator.report import failure_to_json
+
             inputs = [file.model_dump() for file in failed.inputs]
-            print(json.dumps({"status": "failed", "reason": str(failed), "inputs": inputs}))
+            print(json.dumps(failure_to_json(str(failed)) | {"inputs": inputs}))
         print(f"gpumem: {failed}", file=sys.stderr)
         raise typer.Exit(COULD_NOT) from None
     except KeyboardInterrupt:

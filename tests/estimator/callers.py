@@ -84,15 +84,12 @@ class Caller:
         )
 
 
-def settle(user: User, tmp_path: Path) -> Caller:
-    """Gives `user` their folders below `tmp_path`."""
-    for folder in (*tmp_path.parents, tmp_path):
-        if folder.is_relative_to("/tmp") and folder != Path("/tmp"):
-            folder.chmod(0o755)
-    caller = Caller(user, tmp_path / "work", tmp_path / "out")
-    for folder in (caller.work, caller.out):
-        folder.mkdir()
-        os.chown(folder, user.uid, user.gid)
+def settle(user: User, folder: Path) -> Caller:
+    """Gives `user` their folders below `folder`."""
+    caller = Caller(user, folder / "work", folder / "out")
+    for own in (caller.work, caller.out):
+        own.mkdir()
+        os.chown(own, user.uid, user.gid)
     return caller
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -10,20 +11,30 @@ from pathlib import Path
 
 import pytest
 
+from testbed.cluster import make_folder
 from testbed.users import User, existing
 from tests.estimator.callers import Caller, running, settle
 
 
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that every user can enter; pytest closes its own to others."""
+    folder = make_folder("gpumem-test-")
+    yield folder
+    shutil.rmtree(folder)
+
+
 @pytest.fixture(params=["user", "root"])
-def caller(request: pytest.FixtureRequest, tmp_path: Path) -> Caller:
+def caller(request: pytest.FixtureRequest, open_folder: Path) -> Caller:
     if request.param == "root" and os.geteuid() != 0:
         pytest.skip("only root can be root")
-    return settle(request.getfixturevalue("alice") if request.param == "user" else existing("root"), tmp_path)
+    user = request.getfixturevalue("alice") if request.param == "user" else existing("root")
+    return settle(user, open_folder)
 
 
 @pytest.fixture
-def ordinary(alice: User, tmp_path: Path) -> Caller:
-    return settle(alice, tmp_path)
+def ordinary(alice: User, open_folder: Path) -> Caller:
+    return settle(alice, open_folder)
 
 
 @pytest.fixture

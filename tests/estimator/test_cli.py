@@ -233,16 +233,16 @@ def test_scripts_that_sbatch_would_refuse(ordinary: Caller) -> None:
     assert told.startswith("odd.sh cannot be started: ")
 
 
-def test_nothing_is_left_in_tmp(ordinary: Caller, tmp_path: Path) -> None:
-    own = tmp_path / "own"
+def test_nothing_is_left_in_tmp(ordinary: Caller, open_folder: Path) -> None:
+    own = open_folder / "own"
     own.mkdir(mode=0o777)
     own.chmod(0o777)
     failed(ordinary.gpumem("estimate", *GPU, script(ordinary, "exit 1"), TMPDIR=str(own)))
     assert list(own.iterdir()) == []
 
 
-def test_ended_by_a_signal_it_cleans_up(ordinary: Caller, marker: str, tmp_path: Path) -> None:
-    own = tmp_path / "own"
+def test_ended_by_a_signal_it_cleans_up(ordinary: Caller, marker: str, open_folder: Path) -> None:
+    own = open_folder / "own"
     own.mkdir()
     own.chmod(0o777)
     order = [PYTHON, "-c", GPUMEM, "estimate", *GPU, "--", "python3", "-c", "while True: pass", marker]

@@ -52,10 +52,7 @@ def test_only_out_dir_keeps_what_is_written(caller: Caller) -> None:
     assert (caller.out / "trace-1.json").read_text() == "kept\n"
 
 
-def test_nothing_else_can_be_written(caller: Caller, tmp_path: Path) -> None:
-    beside = tmp_path.parent / "beside"
-    beside.mkdir(mode=0o777, exist_ok=True)
-    beside.chmod(0o777)
+def test_nothing_else_can_be_written(caller: Caller) -> None:
     places = ["/etc/x", "/usr/x", "/opt/x", "/x", "/sys/kernel/x", "/proc/sys/kernel/hostname", "/home/x"]
     outcome = caller.contain(f"for f in {' '.join(places)}; do (echo x > $f) && echo wrote $f; done; exit 0")
     assert "wrote" not in outcome["tail"]
@@ -114,9 +111,9 @@ attempt(socket.AF_INET, listener.getsockname())
     assert words == ["refused"] * 3 + ["connected"], outcome["tail"]
 
 
-def test_a_server_of_the_host_cannot_be_asked(caller: Caller, tmp_path: Path) -> None:
+def test_a_server_of_the_host_cannot_be_asked(caller: Caller, open_folder: Path) -> None:
     """A terminal multiplexer or a session bus would run commands outside for whoever connects."""
-    paths = [caller.work / "in_work.sock", tmp_path / "beside.sock", Path("/run/gpumem-test.sock")]
+    paths = [caller.work / "in_work.sock", open_folder / "beside.sock", Path("/run/gpumem-test.sock")]
     if not os.access("/run", os.W_OK):
         paths.pop()
     servers = [socket.socket(socket.AF_UNIX) for _ in paths]

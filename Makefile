@@ -1,7 +1,8 @@
 # `make setup` is part of every other target; it takes a second when nothing is to be done.
 .PHONY: setup demo test lint bench
 
-BIN := .venv/bin
+# looked up when used: setup makes it, and may make it a link to a place that ordinary users can enter
+BIN = $(shell readlink -f .venv)/bin
 
 setup:
 	@testbed/setup.sh
@@ -10,7 +11,7 @@ demo: setup
 	@$(BIN)/python -P -m testbed.demo $(ARGS)
 
 test: setup
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest -o pythonpath= $(ARGS)  # what is installed, which is the checkout if that can be
 
 lint: setup
 	$(BIN)/ruff check .

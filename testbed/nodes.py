@@ -18,14 +18,19 @@ import estimator
 from estimator.catalog import GPU
 
 
+def _estimator() -> Path:
+    # resolved: .venv may be a link in a checkout that ordinary users cannot enter
+    return Path(estimator.__path__[0]).resolve()
+
+
 def tracer_folder() -> Path:
     """The folder that stands first on PYTHONPATH of a job on a pretend node."""
-    return Path(estimator.__path__[0]) / "tracer" / "inject"
+    return _estimator() / "tracer" / "inject"
 
 
 def library_folder() -> Path:
     """The folder of the fake CUDA device and the stand-in NVML."""
-    return Path(estimator.__path__[0]) / "fake_cuda" / "lib"
+    return _estimator() / "fake_cuda" / "lib"
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,122 @@
+"""The GPU catalogue: the one that is shipped, its names, and how broken ones are refused."""
+
+from pathlib import Path
+
+import pytest
+
+from estimator import catalog
+from estimator.catalog import CatalogError
+
+GOOD = """
+[x100]
+name = "NVIDIA X100"
+match = ["x100-*"]
+memory_mib = 1000
+usable_gib = 0.9
+compute_capability = "9.0"
+sm_count = 10
+context_mib = 100
+source = {memory = "a", usable = "b", compute_capability = "c", sm_count = "d", context = "measured"}
+"""
+
+
+@pytest.fixture(scope="module")
+def shipped() -> catalog.Catalog:
+    return catalog.load()
+
+
+def test_the_shipped_catalogue_is_whole(shipped):
+    assert len(shipped.gpus) >= 17
+    names = [gpu.name for gpu in shipped.gpus.values()]
+    assert len(set(names)) == len(names)
+    for gpu in shipped.gpus.values():
+        assert shipped.find(gpu.key) is shipped.find(gpu.name) is gpu
+        assert 0.9 * gpu.memory_bytes < gpu.usable_bytes <= gpu.memory_bytes
+        assert 200 <= gpu.context_mib <= 800
+        assert (7, 0) <= gpu.capability <= (12, 0)
+        assert all(gpu.source.model_dump().values())
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "a100-80gb"),
+        ("nvidia_a100_80gb_pcie", "a100-80gb"),
+        ("a100_80g", "a100-80gb"),
+        ("NVIDIA A100-PCIE-40GB", "a100-40gb"),
+        ("nvidia_a100-sxm4-40gb", "a100-40gb"),
+        ("Tesla V100-PCIE-32GB", "v100-32gb"),
+        ("tesla_v100-sxm2-16gb", "v100-16gb"),
+        ("tesla_t4", "t4"),
+        ("nvidia_h100_80gb_hbm3", "h100"),
+        ("H100", "h100"),
+        ("NVIDIA H100 PCIe", "h100-pcie"),
+        ("nvidia_geforce_rtx_3090", "rtx-3090"),
+        ("rtx4090", "rtx-4090"),
+        ("l4", "l4"),
+    ],
+)
+def test_names_of_nvml_and_of_gres(shipped, name, key):
+    assert shipped.find(name).key == key
+
+
+@pytest.mark.parametrize(
+    "name", ["NVIDIA L40", "NVIDIA GeForce RTX 3060 Ti", "NVIDIA H100 NVL", "a10g", "", "gpu"]
+)
+def test_an_unknown_gpu_is_an_error_that_lists_the_known_ones(shipped, name):
+    with pytest.raises(CatalogError, match="unknown GPU; known: v100-16gb, .*rtx-5090"):
+        shipped.find(name)
+
+
+def test_a_name_of_two_gpus_is_an_error_that_names_them(shipped):
+    with pytest.raises(CatalogError, match="A100: which one\\? a100-40gb or a100-80gb"):
+        shipped.find("A100")
+
+
+@pytest.mark.parametrize(
+    "name", ["nvidia_a100_80gb_pcie_1g.10gb", "1g.10gb", "a100-sxm4-40gb_3g.20gb", "mig-1g"]
+)
+def test_parts_of_a_gpu_are_not_taken_for_the_whole(shipped, name):
+    with pytest.raises(CatalogError, match="MIG"):
+        shipped.find(name)
+
+
+def test_a_catalogue_of_the_site(tmp_path):
+    path = tmp_path / "gpus.toml"
+    path.write_text(GOOD)
+    gpu = catalog.load(path).find("nvidia_x100-sxm")
+    assert (gpu.memory_bytes, gpu.context_bytes, gpu.capability) == (1000 * 1024**2, 100 * 1024**2, (9, 0))
+    assert gpu.usable_bytes == int(0.9 * 1024**3)
+    assert not gpu.context_is_estimate
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("sm_count = 10", "", "sm_count: Field required"),
+        ("sm_count = 10", "sm_count = -1", "sm_count"),
+        ("sm_count = 10", "sm_count = 10\nsmcount = 10", "smcount: Extra inputs"),
+        ('memory = "a", ', "", "source.memory: Field required"),
+        ("usable_gib = 0.9", "usable_gib = 1.9", "does not hold"),
+        ("context_mib = 100", "context_mib = 950", "does not hold"),
+        ('"9.0"', '"nine"', "compute_capability"),
+        ("[x100]", "[x100", "not valid TOML"),
+        ("[x100]", "x100 = 3\n[y]", "x100"),
+    ],
+)
+def test_a_broken_catalogue_is_refused(old, new, complaint):
+    assert old in GOOD
+    with pytest.raises(CatalogError, match=complaint) as caught:
+        catalog.parse(GOOD.replace(old, new), "gpus.toml")
+    assert str(caught.value).startswith("gpus.toml: ")
+
+
+def test_where_the_catalogue_is_looked_for(tmp_path):
+    beside, site, installed = catalog.candidates(None)
+    assert beside == Path(catalog.__file__).parents[1] / "etc" / "gpus.toml"
+    assert site == Path("/etc/gpumem/gpus.toml")
+    assert installed.parts[-3:] == ("share", "gpumem", "gpus.toml")
+    missing = tmp_path / "none.toml"
+    assert catalog.candidates(missing) == [missing]
+    with pytest.raises(CatalogError, match=r"none\.toml; set estimate\.gpus_file"):
+        catalog.load(missing)

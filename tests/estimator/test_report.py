@@ -1,0 +1,125 @@
+"""What people and programs are told."""
+
+import io
+import json
+from itertools import pairwise
+
+import pytest
+from rich.console import Console
+
+from estimator import catalog, report
+from estimator.estimate import Estimate, estimate
+from settings import Estimate as Settings
+from tests.estimator.recording import Recording
+
+MIB = 1024**2
+
+
+def made(**changes: object) -> Estimate:
+    recording = Recording("forward")
+    weights = recording.alloc(3000 * MIB)
+    recording.alloc(6000 * MIB, in_module=True)
+    recording.free(recording.alloc(1))
+    recording.mark("optimizer")
+    recording.own("parameters", weights)
+    gpu = catalog.load().find("a100-80gb")
+    return estimate([recording.trace(**changes)], gpu, Settings(), wall_s=4.25)
+
+
+def text(shown: Estimate, width: int = 80, colours: bool = False) -> str:
+    console = Console(
+        file=io.StringIO(), width=width, force_terminal=colours, color_system="truecolor" if colours else None
+    )
+    report.show(shown, console, title="train.sh")
+    return console.file.getvalue()
+
+
+def test_the_json_object_has_the_keys_of_the_contract():
+    shown = made(invented=["cudnn workspace"])
+    content = json.loads(json.dumps(report.to_json(shown)))
+    assert list(content) == [
+        "status",
+        "peak_bytes",
+        "reserved_peak_bytes",
+        "allocated_peak_bytes",
+        "outside_allocator_bytes",
+        "recommended_bytes",
+        "shards",
+        "shard_bytes",
+        "by_owner",
+        "steps",
+        "wall_s",
+        "torch_version",
+        "gpu",
+        "fits",
+        "notes",
+        "inputs",
+    ]
+    assert content["status"] == "bounded"
+    assert content["by_owner"]["parameters"] == 3000 * MIB
+    assert sum(content["by_owner"].values()) == content["reserved_peak_bytes"]
+    assert content["inputs"] == [{"path": "/home/u/train.py", "size": 120, "mtime_ns": 5}]
+    assert report.failure_to_json("no GPU") == {"status": "failed", "reason": "no GPU"}
+
+
+def test_the_text_says_it_all_in_80_columns():
+    lines = text(made()).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) < 24
+    for line, words in [
+        (0, ["train.sh on NVIDIA A100 80GB PCIe", "exact"]),
+        (2, ["Peak", "9.25 GiB"]),
+        (3, ["reserved", "8.79 GiB", "8.79 GiB allocated"]),
+        (4, ["outside", "470.0 MiB", "CUDA context"]),
+        (5, ["Recommended", "10.00 GiB", "10 shards of 1.00 GiB"]),
+        (7, ["parameters", "2.93 GiB", "31.7 %", "\N{FULL BLOCK}"]),
+        (8, ["activations", "5.86 GiB", "63.3 %"]),
+    ]:
+        assert all(word in lines[line] for word in words), lines[line]
+    assert "3 optimizer steps traced in 4.2 s, PyTorch 2.14.1+cu130" in lines[-1]
+
+
+def test_bars_follow_each_other_over_the_whole_peak():
+    lines = [line for line in text(made()).splitlines() if " % " in line]
+    columns = [[at for at, char in enumerate(line) if char > "\u2580"] for line in lines]
+    assert columns[0][0] + report.BAR_WIDTH - 1 == columns[-1][-1]
+    for before, after in pairwise(columns):
+        assert after[0] - before[-1] in (0, 1)
+
+
+def test_a_job_that_does_not_fit():
+    recording = Recording("forward")
+    recording.alloc(90_000 * MIB)
+    shown = text(estimate([recording.trace()], catalog.load().find("a100-80gb"), Settings()))
+    assert "does not fit" in shown.splitlines()[0]
+    assert "the job does not fit on this GPU" in shown
+    assert "needs 88.3 GiB" in shown
+
+
+def test_notes_are_words_not_markup_and_wrap():
+    shown = text(made(end="exception", error={"type": "E", "message": "[red]no[/red] " + "long " * 40}))
+    assert "[red]no[/red]" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_colours_only_on_a_terminal():
+    assert "\x1b[" not in text(made())
+    assert "\x1b[" in text(made(), colours=True)
+
+
+def test_a_narrow_terminal_still_works():
+    assert max(map(len, text(made(), width=40).splitlines())) <= 40
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [
+        (0, "0.0 KiB"),
+        (1536, "1.5 KiB"),
+        (MIB, "1.0 MiB"),
+        (1023 * MIB, "1023.0 MiB"),
+        (1024 * MIB, "1.00 GiB"),
+    ],
+)
+def test_sizes_for_people(count, words):
+    assert report.size(count) == words

@@ -190,7 +190,7 @@ def test_no_process_is_left_when_the_caller_is_killed(caller: Caller, marker: st
         stdin=subprocess.PIPE,
         user=caller.user.uid,
         group=caller.user.gid,
-        env=caller.user.environment({"PYTHONPATH": str(REPOSITORY)}),
+        env=caller.user.environment({"PYTHONPATH": str(REPOSITORY), "TMPDIR": str(caller.work)}),
         cwd="/",
     )
     assert driver.stdin is not None

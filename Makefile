@@ -10,8 +10,9 @@ setup:
 demo: setup
 	@$(BIN)/python -P -m testbed.demo $(ARGS)
 
+# tests take what is installed: that is the checkout, or the copy that ordinary users can read
 test: setup
-	$(BIN)/pytest -o pythonpath= $(ARGS)  # what is installed, which is the checkout if that can be
+	$(BIN)/pytest -o pythonpath= $(ARGS)
 
 lint: setup
 	$(BIN)/ruff check .

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -86,6 +87,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--examples", type=Path, default=Path("examples"), help="folder of the batch scripts")
     parser.add_argument("--timeout", type=float, default=150, help="seconds until the demo gives up")
     options = parser.parse_args(argv)
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM)
+    )  # stops everything on its way out
     console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
     begun = time.monotonic()
     try:

@@ -7,7 +7,7 @@ root=$(cd "$(dirname "$0")/.." && pwd -P)
 cd "$root"
 
 packages="slurm-wlm slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge
- lua-socket lua-posix lua-cjson lua5.1 bubblewrap python3-venv python3-dev g++ make"
+ lua-socket lua-posix lua-cjson lua5.1 bubblewrap python3-venv g++ make"
 sources="settings estimator history slurm_plugin prolog testbed etc"
 
 say() { printf 'setup: %s\n' "$*" >&2; }

@@ -13,7 +13,7 @@ from collections.abc import Callable
 Ready = Callable[[], None]
 """Tells the command, and so slurmd, that it need not wait any longer."""
 
-DEADLINE_S = 0.9
+DEADLINE_S = 0.85
 """From the start of the process, the interpreter's own included."""
 
 _HELP = """usage: gpumem-prolog

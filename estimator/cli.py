@@ -47,32 +47,40 @@ class _Failed(Exception):
 
 
 class _ScriptOrCommand(TyperCommand):
-    """Tells `estimate -- python train.py` (a command) from `estimate train.sh` (a batch script)."""
+    """Tells `estimate -- python train.py` (a command) from `estimate train.sh` (a batch script).
+
+    Our own options may stand on either side of SCRIPT; others, and all that follows `--`, are the script's.
+    """
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """What stands behind the name of the command in its usage line."""
-        return ["[OPTIONS]", "SCRIPT [ARGS]... | -- COMMAND..."]
+        return ["[OPTIONS]", "SCRIPT [ARGS]... | SCRIPT -- ARGS... | -- COMMAND..."]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As click, and remembers whether the words that are left stood after `--`."""
-        given = list(args)
-        rest = super().parse_args(ctx, args)
-        words = ctx.params.get("words") or ()
-        ctx.meta["command"] = given[: len(given) - len(words)][-1:] == ["--"]
+        """As click, up to `--`; what follows is taken as it is."""
+        end = args.index("--") if "--" in args else len(args)
+        rest = super().parse_args(ctx, args[:end])
+        script = list(ctx.params.get("words") or ())
+        words = script + args[end + 1 :]
+        if not words and not ctx.resilient_parsing:
+            raise typer.BadParameter("name a batch script; or -- and a command")
+        if script and script[0].startswith("-"):
+            raise typer.BadParameter(f"no such option: {script[0]}")
+        ctx.params["words"], ctx.meta["command"] = words, not script
         return rest
 
 
 @app.command(
     cls=_ScriptOrCommand,
-    context_settings={"allow_interspersed_args": False},
+    context_settings={"ignore_unknown_options": True},
     no_args_is_help=True,
 )
 def estimate(
     ctx: typer.Context,
     words: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(metavar="SCRIPT", help="A batch script and its arguments; or -- and a command."),
-    ],
+    ] = None,
     gpu: Annotated[
         str | None, typer.Option(help="GPU model, such as a100-80gb. [default: that of the partition]")
     ] = None,
@@ -96,7 +104,7 @@ def estimate(
     Exit status: 0 estimated, 1 could not, 2 wrong usage.
     """
     try:
-        _estimate(words, ctx.meta["command"], gpu, steps, timeout, chdir, as_json, config)
+        _estimate(words or [], ctx.meta["command"], gpu, steps, timeout, chdir, as_json, config)
     except _Failed as failed:
         if as_json:
             from estimator.report import failure_to_json

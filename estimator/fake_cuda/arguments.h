@@ -8,12 +8,12 @@
 
 // Defines `name`, whose argument number `position` (from 0, at least 1) is a T*, and which returns what
 // `answer(T*)` returns. No earlier argument may be a floating-point number.
-#define ANSWERS_THROUGH(name, position, T, answer)           \
-  API int name(void* first, ...) {                           \
-    va_list arguments;                                       \
-    va_start(arguments, first);                              \
+#define ANSWERS_THROUGH(name, position, T, answer)                 \
+  API int name(void* first, ...) {                                 \
+    va_list arguments;                                             \
+    va_start(arguments, first);                                    \
     for (int i = 1; i < (position); ++i) va_arg(arguments, void*); \
-    T* const out = va_arg(arguments, T*);                    \
-    va_end(arguments);                                       \
-    return answer(out);                                      \
+    T* const out = va_arg(arguments, T*);                          \
+    va_end(arguments);                                             \
+    return answer(out);                                            \
   }

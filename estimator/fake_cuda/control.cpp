@@ -37,12 +37,13 @@ size_t copy_names(const std::set<std::string>& names, char* out, size_t max) {
 }  // namespace
 
 // The ordinal of the new device; -1: too many, or no room for its addresses.
-API int gpumem_add_device(const char* name, const char* uuid, uint64_t total_bytes, uint64_t context_bytes, int cc_major,
-                          int cc_minor, int sm_count, int physical_index) {
+API int gpumem_add_device(const char* name, const char* uuid, uint64_t total_bytes, uint64_t context_bytes,
+                          int cc_major, int cc_minor, int sm_count, int physical_index) {
   const Range window = reserve_window();
   if (window.bytes == 0) return -1;
   Guard world;
-  return world->add_device({name, uuid, total_bytes, context_bytes, cc_major, cc_minor, sm_count, physical_index}, window);
+  return world->add_device({name, uuid, total_bytes, context_bytes, cc_major, cc_minor, sm_count, physical_index},
+                           window);
 }
 
 // For the stand-in NVML when it lies in the same process; 0 when there is no such device.

@@ -62,14 +62,14 @@ API int cublasSetWorkspace_v2(Blas*, void* workspace, size_t bytes) {
   if (workspace && bytes) log_event(EventKind::blas_workspace, workspace, bytes);
   return kOk;
 }
-#define STATE(Name, member)                            \
-  API int cublasSet##Name(Blas* handle, int value) {   \
-    handle->member = value;                            \
-    return kOk;                                        \
-  }                                                    \
-  API int cublasGet##Name(Blas* handle, int* value) {  \
-    *value = handle->member;                           \
-    return kOk;                                        \
+#define STATE(Name, member)                           \
+  API int cublasSet##Name(Blas* handle, int value) {  \
+    handle->member = value;                           \
+    return kOk;                                       \
+  }                                                   \
+  API int cublasGet##Name(Blas* handle, int* value) { \
+    *value = handle->member;                          \
+    return kOk;                                       \
   }
 STATE(MathMode, math_mode)
 STATE(PointerMode_v2, pointer_mode)
@@ -144,15 +144,15 @@ API int cublasDotcEx(Blas* handle, int n, const void* x, int xt, int xi, const v
 
 // ---- factorisations in batches tell on the host that no argument was wrong ----
 
-#define GEQRF(name)                                                                      \
+#define GEQRF(name) \
   API int name(Blas*, int, int, void*, int, void*, int* info, int) { return *info = 0; }
 FOR_SDCZ(GEQRF, cublas, geqrfBatched)
 #undef GEQRF
-#define TENTH_IS_INFO(name)                                                                               \
+#define TENTH_IS_INFO(name) \
   API int name(Blas*, int, int, int, const void*, int, const void*, void*, int, int* info) { return *info = 0; }
 FOR_SDCZ(TENTH_IS_INFO, cublas, getrsBatched)
 #undef TENTH_IS_INFO
-#define GELS(name)                                                                                       \
+#define GELS(name) \
   API int name(Blas*, int, int, int, int, void*, int, void*, int, int* info, int*, int) { return *info = 0; }
 FOR_SDCZ(GELS, cublas, gelsBatched)
 #undef GELS

@@ -30,8 +30,8 @@ API int cufftGetVersion(int* version) {
   *version = cuda_version() / 1000 * 1000;
   return kOk;
 }
-API int cufftXtMakePlanMany(int, int, void*, void*, long long, long long, int, void*, long long, long long, int, long long,
-                            size_t* bytes, int) {
+API int cufftXtMakePlanMany(int, int, void*, void*, long long, long long, int, void*, long long, long long, int,
+                            long long, size_t* bytes, int) {
   return work_bytes(bytes);
 }
 API int cufftMakePlanMany(int, int, void*, void*, int, int, void*, int, int, int, int, size_t* bytes) {

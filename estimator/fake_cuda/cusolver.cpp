@@ -89,16 +89,16 @@ FOR_SDCZ(LWORK_16, cusolverDn, gesvdaStridedBatched_bufferSize)
 
 // ---- work sizes in bytes on device and host, side by side ----
 
-#define WORK_BYTES(name, position)                             \
-  API int name(void* first, ...) {                             \
-    va_list arguments;                                         \
-    va_start(arguments, first);                                \
+#define WORK_BYTES(name, position)                                 \
+  API int name(void* first, ...) {                                 \
+    va_list arguments;                                             \
+    va_start(arguments, first);                                    \
     for (int i = 1; i < (position); ++i) va_arg(arguments, void*); \
-    work_bytes(va_arg(arguments, size_t*));                    \
-    size_t* const on_host = va_arg(arguments, size_t*);        \
-    va_end(arguments);                                         \
-    if (on_host) *on_host = 0;                                 \
-    return kOk;                                                \
+    work_bytes(va_arg(arguments, size_t*));                        \
+    size_t* const on_host = va_arg(arguments, size_t*);            \
+    va_end(arguments);                                             \
+    if (on_host) *on_host = 0;                                     \
+    return kOk;                                                    \
   }
 WORK_BYTES(cusolverDnXpotrf_bufferSize, 8)
 WORK_BYTES(cusolverDnXgetrf_bufferSize, 8)

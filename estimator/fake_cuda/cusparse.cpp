@@ -50,7 +50,7 @@ API int cusparseGetVersion(void*, int* version) {
   *version = cuda_version();
   return kOk;
 }
-#define DESCRIPTOR(Name)                                        \
+#define DESCRIPTOR(Name)                                         \
   API int cusparseCreate##Name(void** out) { return make(out); } \
   API int cusparseDestroy##Name(void* descriptor) { return drop(descriptor); }
 DESCRIPTOR(Bsrsm2Info)
@@ -59,17 +59,17 @@ DESCRIPTOR(MatDescr)
 DESCRIPTOR(DnMat)
 DESCRIPTOR(DnVec)
 #undef DESCRIPTOR
-#define OPERATION(Name)                                                         \
-  API int cusparse##Name##_createDescr(void** out) { return make(out); }        \
+#define OPERATION(Name)                                                  \
+  API int cusparse##Name##_createDescr(void** out) { return make(out); } \
   API int cusparse##Name##_destroyDescr(void* descriptor) { return drop(descriptor); }
 OPERATION(SpGEMM)
 OPERATION(SpSM)
 OPERATION(SpSV)
 #undef OPERATION
-#define SPARSE_MATRIX(Name)                                                                              \
-  API int cusparseCreate##Name(SparseMatrix** out, int64_t rows, int64_t columns, int64_t elements) {    \
-    *out = new SparseMatrix{rows, columns, elements};                                                    \
-    return kOk;                                                                                          \
+#define SPARSE_MATRIX(Name)                                                                           \
+  API int cusparseCreate##Name(SparseMatrix** out, int64_t rows, int64_t columns, int64_t elements) { \
+    *out = new SparseMatrix{rows, columns, elements};                                                 \
+    return kOk;                                                                                       \
   }
 SPARSE_MATRIX(Coo)
 SPARSE_MATRIX(Csr)

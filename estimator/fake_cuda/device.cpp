@@ -50,8 +50,7 @@ const StatusText& find_status(int status) {
 
 // Pages of host memory that cost nothing until they are touched.
 void* anonymous_pages(size_t bytes) {
-  void* pages =
-      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   return pages == MAP_FAILED ? nullptr : pages;
 }
 
@@ -190,7 +189,8 @@ void copy_rows(void* destination, size_t destination_pitch, const void* source, 
     log_event(EventKind::copied_in, destination, (rows - 1) * destination_pitch + width);
   } else if (!to_device && from_device) {
     log_event(EventKind::copied_out, source, (rows - 1) * source_pitch + width);
-    for (size_t row = 0; row < rows; ++row) std::memset(static_cast<char*>(destination) + row * destination_pitch, 0, width);
+    for (size_t row = 0; row < rows; ++row)
+      std::memset(static_cast<char*>(destination) + row * destination_pitch, 0, width);
   } else if (!to_device) {
     for (size_t row = 0; row < rows; ++row)
       std::memmove(static_cast<char*>(destination) + row * destination_pitch,
@@ -240,7 +240,7 @@ void* driver_function(const char* name) {
   static void* const self = [] {
     Dl_info info{};
     return dladdr(reinterpret_cast<void*>(&driver_function), &info) ? dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD)
-                                                                     : nullptr;
+                                                                    : nullptr;
   }();
   if (!self || std::strncmp(name, "cu", 2) != 0) return nullptr;
   // A library asks for the plain name and means the newest version of it.

@@ -126,7 +126,9 @@ API int cuCtxSetCurrent(void* context) {
 API int cuCtxPushCurrent_v2(void* context) { return cuCtxSetCurrent(context); }
 API int cuCtxPopCurrent_v2(void** context) { return context ? cuCtxGetCurrent(context) : kSuccess; }
 API int cuCtxCreate_v2(void** context, unsigned, int device) { return cuDevicePrimaryCtxRetain(context, device); }
-API int cuCtxCreate_v4(void** context, void*, unsigned, int device) { return cuDevicePrimaryCtxRetain(context, device); }
+API int cuCtxCreate_v4(void** context, void*, unsigned, int device) {
+  return cuDevicePrimaryCtxRetain(context, device);
+}
 NO_OP(cuCtxDestroy_v2)
 API int cuCtxGetDevice(int* device) {
   *device = current_device();
@@ -199,10 +201,10 @@ API int cuMemHostGetDevicePointer_v2(uint64_t* out, void* pointer, unsigned) {
   return kSuccess;
 }
 
-#define COPY(name, to_type, from_type, ...)                        \
+#define COPY(name, to_type, from_type, ...)                            \
   API int name(to_type to, from_type from, size_t bytes __VA_ARGS__) { \
-    copy((void*)to, (const void*)from, bytes);                      \
-    return ready();                                                 \
+    copy((void*)to, (const void*)from, bytes);                         \
+    return ready();                                                    \
   }
 COPY(cuMemcpy, uint64_t, uint64_t)
 COPY(cuMemcpyAsync, uint64_t, uint64_t, , void*)

@@ -41,7 +41,9 @@ API int ncclGetUniqueId(UniqueId* id) {
 }
 API int ncclCommGetUniqueId(Communicator*, UniqueId* id) { return ncclGetUniqueId(id); }
 API int ncclCommInitRank(Communicator** out, int size, UniqueId, int rank) { return make(out, size, rank); }
-API int ncclCommInitRankConfig(Communicator** out, int size, UniqueId, int rank, void*) { return make(out, size, rank); }
+API int ncclCommInitRankConfig(Communicator** out, int size, UniqueId, int rank, void*) {
+  return make(out, size, rank);
+}
 API int ncclCommInitRankScalable(Communicator** out, int size, int rank, int, UniqueId*, void*) {
   return make(out, size, rank);
 }
@@ -133,10 +135,10 @@ NO_OP(ncclPutSignal)
 NO_OP(ncclWaitSignal)
 
 // Symmetric memory between GPUs is not there.
-#define NOT_SUPPORTED(name)                          \
-  API int name() {                                   \
-    constexpr int invalid_usage = 5;                 \
-    return invalid_usage;                            \
+#define NOT_SUPPORTED(name)          \
+  API int name() {                   \
+    constexpr int invalid_usage = 5; \
+    return invalid_usage;            \
   }
 NOT_SUPPORTED(ncclDevCommCreate)
 NOT_SUPPORTED(ncclDevCommDestroy)

@@ -134,8 +134,8 @@ std::vector<Device> devices_of_process() {
   std::vector<Device> devices;
   Device device;
   const char *name = nullptr, *uuid = nullptr;
-  for (int ordinal = 0; query && query(ordinal, &name, &uuid, &device.memory_bytes, &device.index, &device.cc_major,
-                                       &device.cc_minor);
+  for (int ordinal = 0;
+       query && query(ordinal, &name, &uuid, &device.memory_bytes, &device.index, &device.cc_major, &device.cc_minor);
        ++ordinal) {
     device.name = name;
     device.uuid = uuid;
@@ -325,7 +325,8 @@ API int nvmlDeviceGetHandleByIndex_v2(unsigned index, Device** out) {
 API int nvmlDeviceGetHandleByIndex(unsigned index, Device** out) { return nvmlDeviceGetHandleByIndex_v2(index, out); }
 API int nvmlDeviceGetHandleByUUID(const char* uuid, Device** out) {
   return find_device(
-      out, [](const Device& device, const void* wanted) { return device.uuid == static_cast<const char*>(wanted); }, uuid);
+      out, [](const Device& device, const void* wanted) { return device.uuid == static_cast<const char*>(wanted); },
+      uuid);
 }
 API int nvmlDeviceGetHandleByPciBusId_v2(const char* id, Device** out) {
   unsigned domain = 0, bus = 0;
@@ -522,10 +523,10 @@ API int nvmlDeviceGetGpuFabricInfoV(const Device* device, FabricInfo* out) {
   return kSuccess;
 }
 
-#define NOT_SUPPORTED(name)      \
+#define NOT_SUPPORTED(name)            \
   API int name(const Device* device) { \
-    CHECK(device);               \
-    return kNotSupported;        \
+    CHECK(device);                     \
+    return kNotSupported;              \
   }
 NOT_SUPPORTED(nvmlDeviceGetMigMode)
 NOT_SUPPORTED(nvmlDeviceGetMaxMigDeviceCount)

@@ -22,7 +22,7 @@ const World& devices_of_process();
 int& current_device();  // per thread, an ordinal
 int cuda_version();     // as CUDA writes it: 13000 for 13.0
 void set_cuda_version(int version);
-int cudnn_version();    // as cuDNN writes it: 92400 for 9.24.0
+int cudnn_version();  // as cuDNN writes it: 92400 for 9.24.0
 void set_cudnn_version(int version);
 
 // Makes the context of the current device; false: no such device, or no room.

@@ -31,7 +31,7 @@ UsageFile* g_at_exit = nullptr;
 UsageFile* UsageFile::under(const char* node_dir) {
   if (!node_dir || !*node_dir) return nullptr;
   std::string folder = std::string(node_dir) + "/procs";
-  struct stat status {};
+  struct stat status{};
   if (::stat(folder.c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) return nullptr;
   return new UsageFile(std::move(folder));
 }
@@ -44,7 +44,7 @@ bool UsageFile::open() {
   // The folder is writable by all: never follow a link, never write into somebody else's file.
   const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644);
   if (file < 0) return false;
-  struct stat status {};
+  struct stat status{};
   void* memory = MAP_FAILED;
   if (fstat(file, &status) == 0 && S_ISREG(status.st_mode) && status.st_uid == geteuid() && status.st_nlink == 1 &&
       fchmod(file, 0644) == 0 && ftruncate(file, sizeof(UsageLayout)) == 0)
@@ -58,7 +58,10 @@ bool UsageFile::open() {
   layout_->starttime_ticks = ticks;
   layout_->end_unix_us = 0;
   std::memcpy(layout_->magic, kUsageMagic, sizeof kUsageMagic);
-  if (!g_at_exit) std::atexit([] { if (g_at_exit) g_at_exit->end(); });
+  if (!g_at_exit)
+    std::atexit([] {
+      if (g_at_exit) g_at_exit->end();
+    });
   g_at_exit = this;
   return true;
 }

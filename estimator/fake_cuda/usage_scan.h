@@ -23,7 +23,8 @@ inline bool is_running(const UsageLayout& usage) {
 inline const UsageOfDevice* usage_of(const UsageLayout& usage, const std::string& uuid) {
   for (uint32_t i = 0; i < usage.n_devices; ++i) {
     const char* text = usage.devices[i].uuid;
-    if (uuid.size() == strnlen(text, sizeof usage.devices[i].uuid) && uuid.compare(0, uuid.size(), text, uuid.size()) == 0)
+    if (uuid.size() == strnlen(text, sizeof usage.devices[i].uuid) &&
+        uuid.compare(0, uuid.size(), text, uuid.size()) == 0)
       return &usage.devices[i];
   }
   return nullptr;
@@ -43,8 +44,9 @@ void scan_usage(const char* folder_path, Visit visit) {
     UsageLayout usage;
     const ssize_t length = ::read(file, &usage, sizeof usage);
     ::close(file);
-    if (length == static_cast<ssize_t>(sizeof usage) && std::memcmp(usage.magic, kUsageMagic, sizeof kUsageMagic) == 0 &&
-        usage.pid == pid && usage.starttime_ticks == ticks && usage.n_devices <= 16)
+    if (length == static_cast<ssize_t>(sizeof usage) &&
+        std::memcmp(usage.magic, kUsageMagic, sizeof kUsageMagic) == 0 && usage.pid == pid &&
+        usage.starttime_ticks == ticks && usage.n_devices <= 16)
       visit(usage);
   }
   closedir(folder);

@@ -14,9 +14,9 @@
 namespace gpumem {
 
 constexpr uint64_t kMiB = 1ull << 20;
-constexpr uint64_t kGranule = 2 * kMiB;       // physical memory is handed out in 2 MiB pages
-constexpr uint64_t kPoolGranule = 512;        // cudaMallocAsync rounds to this within its pool
-constexpr size_t kMaxDevices = 16;            // what a usage file holds
+constexpr uint64_t kGranule = 2 * kMiB;  // physical memory is handed out in 2 MiB pages
+constexpr uint64_t kPoolGranule = 512;   // cudaMallocAsync rounds to this within its pool
+constexpr size_t kMaxDevices = 16;       // what a usage file holds
 constexpr size_t kMaxEvents = 1'000'000;
 
 constexpr uint64_t round_up(uint64_t bytes, uint64_t granule) { return (bytes + granule - 1) / granule * granule; }
@@ -61,8 +61,8 @@ struct Pool {
 
 struct Device {
   DeviceSpec spec;
-  AddressSpace memory;   // cudaMalloc
-  AddressSpace virtuals; // cuMemAddressReserve, IPC mappings, device globals
+  AddressSpace memory;    // cudaMalloc
+  AddressSpace virtuals;  // cuMemAddressReserve, IPC mappings, device globals
   bool context = false;
   uint64_t used = 0, peak = 0;
   Pool pool;

@@ -279,8 +279,8 @@ def test_the_gpu_is_that_of_the_partition(ordinary: Caller) -> None:
     ("arguments", "complaint"),
     [
         (["estimate"], ""),
-        (["estimate", *GPU], "Missing argument"),
-        (["estimate", "--no-such-option", "x.sh"], "No such option"),
+        (["estimate", *GPU], "name a batch script"),
+        (["estimate", "--no-such-option", "x.sh"], "no such option: --no-such-option"),
         (["estimate", *GPU, "--steps", "0", "x.sh"], "--steps"),
         (["estimate", *GPU, "--timeout", "soon", "x.sh"], "--timeout"),
         (["estimate", "--gpu", "abacus", "--", "true"], "a100-80gb"),
@@ -293,6 +293,15 @@ def test_wrong_usage(ordinary: Caller, arguments: list[str], complaint: str) -> 
     done = ordinary.gpumem(*arguments)
     assert done.returncode == 2
     assert complaint in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("arguments", [("--batch", "3"), ("--", "--batch", "3"), ("--", "--steps", "3")])
+def test_our_options_may_follow_the_script_and_the_rest_is_the_script_s(
+    ordinary: Caller, arguments: tuple[str, ...]
+) -> None:
+    ordinary.file("job.sh", '#!/bin/bash\nif [ "$2" = 3 ]; then python3 -c "1 +"; fi\n')
+    told = failed(ordinary.gpumem("estimate", "job.sh", *GPU, *arguments))
+    assert "SyntaxError" in told
 
 
 def test_a_broken_configuration(ordinary: Caller) -> None:

@@ -132,9 +132,12 @@ def test_several_processes_count_by_the_largest(gpu):
 
 
 def test_notes_name_the_process_if_there_are_several(gpu):
-    traces = [training(100).trace(argv=["a.py"], invented=["occupancy"]), training(300).trace(argv=["b.py"])]
+    traces = [
+        training(100).trace(argv=["a.py"], invented=["cufft workspace"]),
+        training(300).trace(argv=["b.py"]),
+    ]
     assert (
-        "a.py: answers of the fake CUDA device were assumed: occupancy"
+        "a.py: answers of the fake CUDA device were assumed: cufft workspace"
         in estimate(traces, gpu, Settings()).notes
     )
 

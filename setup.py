@@ -34,6 +34,12 @@ def compiler() -> str:
     sys.exit("gpumem needs a C++ compiler (set CXX, or install g++ 10 or newer)")
 
 
+def run(command: list[str]) -> None:
+    """Runs a command of the build; ends with one line when it fails (the command has said why)."""
+    if subprocess.run(command, check=False).returncode != 0:
+        raise SystemExit(f"building the fake CUDA device failed: {' '.join(command)}")
+
+
 def compile_sources(sources: list[Path], objects: Path) -> list[Path]:
     """Compiles what is older than its source or any header; returns the object files."""
     headers = max(path.stat().st_mtime for path in SOURCES.glob("*.h"))
@@ -41,7 +47,7 @@ def compile_sources(sources: list[Path], objects: Path) -> list[Path]:
     def compile_one(source: Path) -> Path:
         target = objects / f"{source.stem}.o"
         if not target.exists() or target.stat().st_mtime < max(headers, source.stat().st_mtime):
-            subprocess.run([compiler(), *FLAGS, *WARNINGS, "-c", str(source), "-o", str(target)], check=True)
+            run([compiler(), *FLAGS, *WARNINGS, "-c", str(source), "-o", str(target)])
         return target
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -56,7 +62,7 @@ def link(objects: list[Path], soname: str, folder: Path) -> None:
     inputs = [*map(str, objects), "-ldl", "-lpthread"]
     static = subprocess.run([*command, *STATIC_RUNTIME, *inputs], capture_output=True, check=False)
     if static.returncode != 0:  # no static C++ runtime here
-        subprocess.run([*command, *inputs], check=True)
+        run([*command, *inputs])
     fresh.replace(folder / soname)
 
 

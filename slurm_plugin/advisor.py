@@ -19,12 +19,11 @@ from pydantic import ValidationError
 from history import models
 from history.models import new_id
 from history.store import Store
-from settings import Settings
 from slurm_plugin import policy
 from slurm_plugin.finder import JobFinder
 from slurm_plugin.gres import Unsupported
 from slurm_plugin.known import FAILURE_LASTS_S, KnownResults, unchanged
-from slurm_plugin.policy import Candidate, Decision, Known
+from slurm_plugin.policy import Candidate, Decision, Known, Site
 from slurm_plugin.slurm import Job, Slurm, SlurmError, admin_comment
 from slurm_plugin.traces import Result, Task, Traced, TraceQueue
 from slurm_plugin.wire import Estimated, Failure, Reply, Submission
@@ -70,14 +69,15 @@ class Advisor:
 
     def __init__(
         self,
-        settings: Settings,
+        site: Site,
         slurm: Slurm,
         finder: JobFinder,
         writer: Writer,
         known: KnownResults,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._settings = settings
+        self._site = site
+        self._settings = site.settings
         self._slurm = slurm
         self._finder = finder
         self._writer = writer
@@ -92,6 +92,10 @@ class Advisor:
         self.traces = TraceQueue(trace, workers, self._trace_began, self._trace_ended)
         return self.traces
 
+    def learn(self, per_gpu_defaults: frozenset[str]) -> None:
+        """Takes note of what only a running slurmctld knows (see `Site`)."""
+        self._site = replace(self._site, per_gpu_defaults=per_gpu_defaults)
+
     # ---- at submission
 
     async def advise(self, submission: Submission) -> Reply:
@@ -101,7 +105,7 @@ class Advisor:
         known: Known | None = None
         job: Candidate | None = None
         try:
-            job = policy.candidate(submission, self._settings)
+            job = policy.candidate(submission, self._site)
         except Unsupported as reason:
             decision = policy.passed(str(reason), policy.asked_text(submission))
         else:
@@ -167,25 +171,30 @@ class Advisor:
             decision.got,
             decision.reason,
         )
-        row = models.Decision(
-            id=decision_id,
-            created_at=datetime.fromtimestamp(self._clock(), UTC),
-            user_id=submission.uid,
-            user_name=submission.user_name,
-            job_name=submission.name,
-            partition=submission.partition,
-            script_name=Path(submission.argv[0]).name if submission.argv else None,
-            fingerprint=fingerprint,
-            asked=decision.asked,
-            got=decision.got,
-            action=decision.action,
-            state=decision.state,
-            reason=decision.reason,
-            estimate_id=known.estimate_id if known and decision.action != "defer" else None,
-            held_s=None if decision.action == "defer" else 0.0,
-            request=_stored(submission) if task and task.held else None,
-        )
-        self._writer.put(lambda store: store.add_decision(row))
+        submitted = datetime.fromtimestamp(self._clock(), UTC)
+        keep = task is not None and task.held
+
+        def row() -> models.Decision:
+            return models.Decision(
+                id=decision_id,
+                created_at=submitted,
+                user_id=submission.uid,
+                user_name=submission.user_name,
+                job_name=submission.name,
+                partition=submission.partition,
+                script_name=Path(submission.argv[0]).name if submission.argv else None,
+                fingerprint=fingerprint,
+                asked=decision.asked,
+                got=decision.got,
+                action=decision.action,
+                state=decision.state,
+                reason=decision.reason,
+                estimate_id=known.estimate_id if known and decision.action != "defer" else None,
+                held_s=None if decision.action == "defer" else 0.0,
+                request=_stored(submission) if keep else None,
+            )
+
+        self._writer.put_decision(row)
 
     def waiting_traces(self) -> int:
         """How many scripts wait for their trace, or are being traced."""
@@ -212,7 +221,7 @@ class Advisor:
         for row in store.decisions_in_state(_UNFINISHED):
             try:
                 submission = Submission.model_validate(row.request)
-                job = policy.candidate(submission, self._settings)
+                job = policy.candidate(submission, self._site)
             except (ValidationError, Unsupported) as error:
                 reason = str(error).splitlines()[0]
                 log.warning("decision=%s cannot be taken up again: %s", row.id, reason)

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from estimator.catalog import GPU
     from settings import Service, Settings
     from slurm_plugin.slurm import Slurm
 
@@ -31,6 +32,9 @@ log = logging.getLogger("gpumemd")
 _BACKLOG = 512
 _DRAIN_S = 5.0
 _ASK_SLURM_AGAIN_S = 2.0
+_PRIORITY = -10
+_SWITCH_S = 0.0005
+"""The longest that another thread keeps the interpreter while a submission waits (default: 5 ms)."""
 
 
 class StartError(Exception):
@@ -68,6 +72,7 @@ def serve(config: Settings, config_file: Path | None = None) -> None:
     from slurm_plugin.advisor import Advisor, load_known
     from slurm_plugin.finder import JobFinder
     from slurm_plugin.known import KnownResults
+    from slurm_plugin.policy import Site
     from slurm_plugin.service import Access, create_app
     from slurm_plugin.slurm import ScontrolSlurm
     from slurm_plugin.traces import UserRun, estimate_command
@@ -84,7 +89,7 @@ def serve(config: Settings, config_file: Path | None = None) -> None:
 
     writer = Writer(store)
     finder = JobFinder(slurm)
-    advisor = Advisor(config, slurm, finder, writer, known)
+    advisor = Advisor(Site(config, _gpus(config)), slurm, finder, writer, known)
     # Tests replace the estimator by something quicker.
     command = shlex.split(os.environ.get("GPUMEM_ESTIMATE_COMMAND", "")) or estimate_command()
     config_file = config_file or (Path(named) if (named := os.environ.get("GPUMEM_CONFIG")) else None)
@@ -101,14 +106,20 @@ def serve(config: Settings, config_file: Path | None = None) -> None:
     app = create_app(advisor, writer, store, access)
 
     def greet_slurm() -> None:
-        trusted.add(_admit_slurm_user(slurm, config.service.submit_socket))
+        uid, per_gpu_defaults = _ask_slurm(slurm)
+        os.chown(config.service.submit_socket, uid, -1)
+        trusted.add(uid)
+        advisor.learn(per_gpu_defaults)
         advisor.resume(store)
 
+    sys.setswitchinterval(_SWITCH_S)
     with _listening(config.service) as sockets:
         writer.start()
         finder.start()
         traces.start()
         threading.Thread(target=greet_slurm, name="greeter", daemon=True).start()
+        with contextlib.suppress(OSError):  # this thread alone: slurmctld waits for it under its locks
+            os.setpriority(os.PRIO_PROCESS, 0, _PRIORITY)
         log.info("gpumemd is ready")
         _run(app, sockets)
     log.info("gpumemd ends")
@@ -159,21 +170,30 @@ def _run(app: FastAPI, sockets: list[socket.socket]) -> None:
         runner.run(serve())
 
 
-def _admit_slurm_user(slurm: Slurm, submit_socket: Path) -> int:
-    """Opens the submit socket to SlurmUser and returns its user id; waits for slurmctld to say who it is."""
+def _ask_slurm(slurm: Slurm) -> tuple[int, frozenset[str]]:
+    """SlurmUser, and the partitions with defaults per GPU; waits for slurmctld to be there."""
     from slurm_plugin.slurm import SlurmError
 
     said = False
     while True:
         try:
-            uid = pwd.getpwnam(slurm.user_name()).pw_uid
-            os.chown(submit_socket, uid, -1)
-            return uid
-        except (SlurmError, KeyError, OSError) as error:
+            return pwd.getpwnam(slurm.user_name()).pw_uid, slurm.per_gpu_defaults()
+        except (SlurmError, KeyError) as error:
             if not said:
-                log.warning("SlurmUser is not known yet, asking again: %s", error)
+                log.warning("slurmctld does not answer yet, asking again: %s", error)
                 said = True
             time.sleep(_ASK_SLURM_AGAIN_S)
+
+
+def _gpus(config: Settings) -> dict[str, GPU]:
+    """The catalogue's entry of each partition's GPU."""
+    from estimator import catalog
+
+    try:
+        known = catalog.load(config.estimate.gpus_file)
+        return {name: known.find(partition.gpu) for name, partition in config.partitions.items()}
+    except catalog.CatalogError as error:
+        raise StartError(str(error)) from None
 
 
 @contextlib.contextmanager

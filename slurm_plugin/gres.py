@@ -88,15 +88,6 @@ def as_shards(fields: Mapping[str, str], request: GpuRequest, shards: int) -> di
     return changed
 
 
-def type_matches(gpu_type: str, gpu: str) -> bool:
-    """Whether a GRES type (`a100`) can only mean the GPU model `gpu` of a partition (`a100-80gb`)."""
-    return _words(gpu_type) <= _words(gpu)
-
-
-def _words(name: str) -> set[str]:
-    return set(re.findall(r"[a-z0-9]+", name.lower())) - {"nvidia", "tesla", "geforce"}
-
-
 def _parse_item(text: str) -> Item:
     prefix = text[:5] if text[:5] in ("gres:", "gres/") else ""
     parts = re.split(r"[:=]", _SOCKETS.sub("", text[len(prefix) :]))

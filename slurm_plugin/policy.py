@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from estimator.catalog import GPU, normalised
 from settings import GIB, MIB, Estimate, Partition, Settings
 from slurm_plugin import gres
 from slurm_plugin.gres import GpuRequest, Unsupported
@@ -35,6 +36,19 @@ _PASSING_VARIABLES = re.compile(
     r"(SLURM|SSH|SBATCH|XDG_SESSION)_\w*|TMPDIR|TERM|PWD|OLDPWD|SHLVL|HOSTNAME|RANDOM|SECONDS|XDG_RUNTIME_DIR|_"
 )
 _CREDENTIALS = re.compile(r"TOKEN|SECRET|PASSW|PASSPHRASE|KEY|CREDENTIAL|AUTH", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Site:
+    """What is given: the settings, the catalogue's entry of each partition's GPU, and what Slurm says.
+
+    `per_gpu_defaults` are partitions whose jobs get CPUs or memory by their GPUs (JobDefaults); with shards
+    they would get less than their users count on.
+    """
+
+    settings: Settings
+    gpus: Mapping[str, GPU]
+    per_gpu_defaults: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -75,18 +89,18 @@ class Decision:
     """Whether its script is to be traced."""
 
 
-def candidate(submission: Submission, settings: Settings) -> Candidate:
+def candidate(submission: Submission, site: Site) -> Candidate:
     """The GPU request of a job that may be rewritten.
 
     Raises:
         Unsupported: the job has to pass as it is; the text says why.
     """
-    partition = _partition(submission, settings)
+    name, partition = _partition(submission, site)
     _check_script(submission)
     _check_placement(submission)
     fields = _request_fields(submission)
     request = gres.single_gpu(fields, tasks=submission.num_tasks or 1)
-    if request.type and not gres.type_matches(request.type, partition.gpu):
+    if request.type and not site.gpus[name].is_called(normalised(request.type)):
         raise Unsupported(f"asks for a GPU of type {request.type}; the partition's is {partition.gpu}")
     return Candidate(request=request, partition=partition)
 
@@ -179,7 +193,7 @@ def fingerprint(submission: Submission, partition: Partition, estimate: Estimate
         partition.shards_per_gpu,
         estimate.model_dump(mode="json"),
     ]
-    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(what).encode()).hexdigest()
 
 
 def storable_environment(environment: Mapping[str, str]) -> dict[str, str]:
@@ -187,15 +201,18 @@ def storable_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if not _CREDENTIALS.search(name)}
 
 
-def _partition(submission: Submission, settings: Settings) -> Partition:
-    partition = settings.partitions.get(submission.partition or "")
+def _partition(submission: Submission, site: Site) -> tuple[str, Partition]:
+    name = submission.partition or ""
+    partition = site.settings.partitions.get(name)
     if partition is None or not partition.enabled:
-        raise Unsupported(f"partition {submission.partition or 'unknown'} is not switched on")
+        raise Unsupported(f"partition {name or 'unknown'} is not switched on")
+    if name in site.per_gpu_defaults:
+        raise Unsupported(f"partition {name} has JobDefaults per GPU")
     if OPT_OUT in (submission.comment or ""):
         raise Unsupported("opted out")
     if submission.uid == 0:
         raise Unsupported("a job of root")
-    return partition
+    return name, partition
 
 
 def _check_script(submission: Submission) -> None:

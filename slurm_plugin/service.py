@@ -61,11 +61,12 @@ def create_app(advisor: Advisor, writer: Writer, store: Store, access: Access) -
     app = FastAPI(title="gpumemd", openapi_url=None, docs_url=None, redoc_url=None)
 
     async def submissions(request: Request) -> Response:
+        body = await _body(request)  # first of all: an answer amid the body breaks the connection
         uid = peer_uid(request.scope)
         if uid not in access.trusted or not _came_by(request, access.submit_socket):
             raise Refusal(403, "only slurmctld may send submissions")
         try:
-            submission = read_submission(await _body(request))
+            submission = read_submission(body)
         except ValueError as error:
             raise Refusal(422, f"not a submission: {_reason(error)}") from None
         return _answer(await advisor.advise(submission))

@@ -7,15 +7,13 @@ import re
 import subprocess
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-_TAG = re.compile(r"AdminComment=gpumem decision=([0-9a-f]{1,64})\b")
-_MAX_LOOKS = 64
-"""Most jobs looked at in one search, newest first."""
-
+_TAGGED_JOB = re.compile(r"^JobId=(\d+)\b.* AdminComment=gpumem decision=([0-9a-f]{1,64})\b", re.MULTILINE)
+_FEW = 8
 _MAX_REMEMBERED = 100_000
 
 
@@ -56,6 +54,10 @@ class Slurm(Protocol):
         """The user that slurmctld runs as (SlurmUser)."""
         ...
 
+    def per_gpu_defaults(self) -> frozenset[str]:
+        """The partitions whose jobs get CPUs or memory by the GPUs they ask for (JobDefaults)."""
+        ...
+
 
 def admin_comment(decision_id: str, asked: str, got: str | None = None) -> str:
     """What gpumem writes into a job's admin comment, and finds it by."""
@@ -81,9 +83,7 @@ class ScontrolSlurm:
         """
         users = ",".join(str(uid) for uid in sorted(set(wanted.values())))
         jobs = sorted(self._jobs("--user", users), key=lambda job: -job.id)
-        unseen = [job for job in jobs if job.id not in self._decisions]
-        for job in unseen[:_MAX_LOOKS]:
-            self._decisions[job.id] = self._decision_of(job.id)
+        self._look_at([job.id for job in jobs if job.id not in self._decisions])
         while len(self._decisions) > _MAX_REMEMBERED:
             self._decisions.popitem(last=False)
         found: dict[str, Job] = {}
@@ -93,13 +93,20 @@ class ScontrolSlurm:
                 found[decision] = job
         return found
 
-    def _decision_of(self, job_id: int) -> str | None:
+    def _look_at(self, job_ids: Sequence[int]) -> None:
+        """Learns which decisions these jobs name: one by one, or if they are many from a list of all."""
+        if len(job_ids) > _FEW:
+            text = self._run("scontrol", "--oneliner", "--all", "show", "job")
+        else:
+            text = "".join(self._show(job_id) for job_id in job_ids)
+        tagged = {int(job_id): tag for job_id, tag in _TAGGED_JOB.findall(text)}
+        self._decisions |= {job_id: tagged.get(job_id) for job_id in job_ids}
+
+    def _show(self, job_id: int) -> str:
         try:
-            text = self._run("scontrol", "show", "job", str(job_id))
+            return self._run("scontrol", "--oneliner", "show", "job", str(job_id))
         except SlurmError:  # purged since it was listed
-            return None
-        match = _TAG.search(text)
-        return match[1] if match else None
+            return ""
 
     def job(self, job_id: int) -> Job | None:
         """See `Slurm.job`."""
@@ -127,10 +134,25 @@ class ScontrolSlurm:
 
     def user_name(self) -> str:
         """See `Slurm.user_name`."""
-        match = re.search(r"^SlurmUser\s*=\s*(\S+?)\(", self._run("scontrol", "show", "config"), re.MULTILINE)
+        match = re.match(r"[^\s(]+", self._config("SlurmUser"))
         if match is None:
             raise SlurmError("scontrol show config names no SlurmUser")
-        return match[1]
+        return match[0]
+
+    def per_gpu_defaults(self) -> frozenset[str]:
+        """See `Slurm.per_gpu_defaults`."""
+        everywhere = "PerGPU" in self._config("JobDefaults")
+        lines = self._run("scontrol", "--oneliner", "--all", "show", "partition").splitlines()
+        return frozenset(
+            line.split()[0].removeprefix("PartitionName=")
+            for line in lines
+            if line.startswith("PartitionName=") and (everywhere or re.search(r"JobDefaults=\S*PerGPU", line))
+        )
+
+    def _config(self, key: str) -> str:
+        text = self._run("scontrol", "show", "config")
+        match = re.search(rf"^{key}\s*=\s*(.*)$", text, re.MULTILINE)
+        return match[1] if match else ""
 
     def _jobs(self, *which: str) -> list[Job]:
         lines = self._run("squeue", "--noheader", "--states=all", *which, "--format=%A|%U|%T").splitlines()

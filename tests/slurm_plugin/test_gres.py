@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_plugin.gres import REQUEST_FIELDS, Unsupported, as_shards, parse, single_gpu, type_matches
+from slurm_plugin.gres import REQUEST_FIELDS, Unsupported, as_shards, parse, single_gpu
 
 ONE_GPU = [
     ({"tres_per_node": "gres:gpu:1"}, "gpu:1"),
@@ -85,18 +85,3 @@ def test_no_text_breaks_the_reader_and_a_rewrite_leaves_no_gpu(fields: dict[str,
     rewritten = {**fields, **as_shards(fields, request, shards)}
     items = [item for text in rewritten.values() for item in parse(text) if item.name in ("gpu", "shard")]
     assert [(item.name, item.count) for item in items] == [("shard", shards)]
-
-
-@pytest.mark.parametrize(
-    ("gpu_type", "gpu", "matches"),
-    [
-        ("a100", "a100-80gb", True),
-        ("A100", "a100-80gb", True),
-        ("nvidia_a100_80gb", "a100-80gb", True),
-        ("a100_40gb", "a100-80gb", False),
-        ("h100", "a100-80gb", False),
-        ("a10", "a100-80gb", False),
-    ],
-)
-def test_a_type_matches_the_model_it_names(gpu_type: str, gpu: str, matches: bool) -> None:
-    assert type_matches(gpu_type, gpu) is matches

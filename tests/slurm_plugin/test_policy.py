@@ -1,19 +1,23 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from estimator import catalog
 from settings import Defer, Partition, Settings
 from slurm_plugin.gres import Unsupported
-from slurm_plugin.policy import Known, candidate, decide, fingerprint, share, storable_environment
+from slurm_plugin.policy import Known, Site, candidate, decide, fingerprint, share, storable_environment
 from slurm_plugin.wire import Estimated, Submission, read_submission
 
 PARTITION = Partition(gpu="a100-80gb", shards_per_gpu=80)
 SETTINGS = Settings(
     partitions={"gpu": PARTITION, "off": Partition(enabled=False, gpu="a100-80gb", shards_per_gpu=80)}
 )
+A100 = catalog.load().find("a100-80gb")
+SITE = Site(SETTINGS, {"gpu": A100, "off": A100})
 PLAIN: dict[str, Any] = {
     "v": 1,
     "uid": 1000,
@@ -37,11 +41,13 @@ def estimated(**changes: Any) -> Known:
 
 def decision(known: Known | None, settings: Settings = SETTINGS, busy: bool = False, **changes: Any) -> Any:
     submission = job(**changes)
-    return decide(submission, candidate(submission, settings), known, settings, busy=busy)
+    return decide(
+        submission, candidate(submission, replace(SITE, settings=settings)), known, settings, busy=busy
+    )
 
 
 def test_a_plain_job_may_share() -> None:
-    assert candidate(job(), SETTINGS).request.asked == "gpu:1"
+    assert candidate(job(), SITE).request.asked == "gpu:1"
 
 
 @pytest.mark.parametrize(
@@ -49,13 +55,14 @@ def test_a_plain_job_may_share() -> None:
     [
         {"num_tasks": 1, "min_nodes": 1, "max_nodes": 1, "shared": 1},
         {"tres_per_node": "gres:gpu:a100:1"},
+        {"tres_per_node": "gres:gpu:nvidia_a100_80gb_pcie:1"},
         {"comment": "gpumem=on"},
         {"script": "#!/bin/bash\n# srun --gres=gpu:1 was here\nsrun python train.py\n"},
         {"script": "#!/bin/bash\npython -c 'print(1)' --gpus 1\necho $SLURM_GPUS_ON_NODE\n"},
     ],
 )
 def test_what_may_share(changes: dict[str, Any]) -> None:
-    candidate(job(**changes), SETTINGS)
+    candidate(job(**changes), SITE)
 
 
 @pytest.mark.parametrize(
@@ -72,6 +79,8 @@ def test_what_may_share(changes: dict[str, Any]) -> None:
         ({"utf8": False}, "UTF-8"),
         ({"work_dir": None}, "working directory"),
         ({"tres_per_node": "gres:gpu:h100:1"}, "of type h100"),
+        ({"tres_per_node": "gres:gpu:a100_40gb:1"}, "of type a100_40gb"),
+        ({"tres_per_node": "gres:gpu:a10:1"}, "of type a10"),
         ({"tres_per_node": "gres:gpu:1g.5gb:1"}, "MIG"),
         ({"array_inx": "1-3"}, "array"),
         ({"het_job_offset": 0}, "heterogeneous"),
@@ -94,7 +103,12 @@ def test_what_may_share(changes: dict[str, Any]) -> None:
 )
 def test_what_has_to_pass(changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(Unsupported, match=reason):
-        candidate(job(**changes), SETTINGS)
+        candidate(job(**changes), SITE)
+
+
+def test_jobs_that_get_cpus_by_their_gpus_pass() -> None:
+    with pytest.raises(Unsupported, match="partition gpu has JobDefaults per GPU"):
+        candidate(job(), replace(SITE, per_gpu_defaults=frozenset({"gpu"})))
 
 
 def test_a_known_script_is_rewritten() -> None:

@@ -12,13 +12,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from history.client import Refused
 from testbed.cluster import Cluster
+from testbed.site import commands
 from testbed.users import User
-from tests.slurm_plugin.running import PACKAGES, SHARDS, Gpumemd
+from tests.slurm_plugin.running import SHARDS, Gpumemd
 
 GPU = ["--gres=gpu:1"]
 
@@ -136,6 +137,20 @@ def test_a_heterogeneous_job_passes(plugin_cluster: Cluster, gpumemd: Gpumemd, a
     assert done.returncode == 0
     components = [job for job in plugin_cluster.jobs() if job.get("HetJobId") == done.stdout.strip()]
     assert [job["TresPerNode"] for job in components] == ["gres:gpu:1"] * 2
+
+
+def test_where_gpus_bring_cpus_with_them_jobs_pass(
+    plugin_cluster: Cluster, gpumemd: Gpumemd, alice: User
+) -> None:
+    gpumemd.kill(signal.SIGTERM)
+    plugin_cluster.scontrol("update", "PartitionName=gpu", "JobDefaults=DefCpuPerGPU=2")
+    try:
+        gpumemd.start()
+        job_id = submit(plugin_cluster, alice, script("cpus", "shards=3"))
+        assert gpumemd.wait_state(job_id, "passed")["reason"] == "partition gpu has JobDefaults per GPU"
+    finally:
+        plugin_cluster.scontrol("update", "PartitionName=gpu", "JobDefaults=")
+        gpumemd.kill(signal.SIGTERM)
 
 
 def test_a_hopeless_script_gets_its_gpu_at_once_and_is_not_held_again(
@@ -406,31 +421,21 @@ def test_users_see_their_own_jobs_and_root_sees_all(
     gpumemd.wait_state(hers, "applied")
     gpumemd.wait_state(his, "applied")
     assert {hers, his} <= gpumemd.jobs().keys()
-    ask = (
-        f"import sys; sys.path.insert(0, {str(PACKAGES)!r})\n"
-        "from history import client; import json\n"
-        f"try: print(json.dumps(client.get('unix:{gpumemd.user_socket}', '/v1/jobs', QUERY, timeout_s=5)))\n"
-        "except client.Refused as error: print(json.dumps(error.status))\n"
-    )
+    rows = seen_by(bob, gpumemd)
+    assert his in {row["job_id"] for row in rows}
+    assert {row["user_id"] for row in rows} == {bob.uid}
+    assert seen_by(bob, gpumemd, "--user", bob.name) == rows
+    refused = hist(bob, gpumemd, "--user", alice.name)
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "you can see your own jobs only" in refused.stderr
 
-    def seen_by(user: User, query: dict[str, str]) -> object:
-        command = ["/usr/bin/python3", "-c", ask.replace("QUERY", repr(query))]
-        done = subprocess.run(
-            command,
-            user=user.uid,
-            group=user.gid,
-            extra_groups=[],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        return json.loads(done.stdout)
 
-    rows = seen_by(bob, {})
-    assert isinstance(rows, dict)
-    assert his in {row["job_id"] for row in rows["jobs"]}
-    assert {row["user_id"] for row in rows["jobs"]} == {bob.uid}
-    assert seen_by(bob, {"user": "gpumem-alice"}) == 403
-    assert isinstance(seen_by(bob, {"user": "gpumem-bob"}), dict)
-    with pytest.raises(Refused, match="query not understood"):
-        gpumemd.get("/v1/jobs", limit=-1)
+def hist(user: User, gpumemd: Gpumemd, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [str(commands() / "gpumem-hist"), "--config", str(gpumemd.config), "--json", *options]
+    return user.run(command)
+
+
+def seen_by(user: User, gpumemd: Gpumemd, *options: str) -> list[dict[str, Any]]:
+    done = hist(user, gpumemd, *options)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)

@@ -35,7 +35,7 @@ def _before_torch(spec: Any, settings: Dict[str, Any], run: Any) -> None:
     try:
         library = facades.load(folder, settings["library"])
         fake = device.FakeDevice(library)
-        fake.configure(settings, device.cuda_version_of(folder))
+        fake.configure(settings, folder)
     except (facades.NoCudaTorch, elf.NotElf, OSError) as error:
         if run is None:
             sys.stderr.write("gpumem: no fake CUDA device for this torch: %s\n" % error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-from typing import Any, Dict, List, NamedTuple
+from typing import Any, Dict, List, NamedTuple, Optional
 
 INPUTS, BLAS_WORKSPACE, DNN_WORKSPACE, READ_BACK = 1, 2, 3, 4
 
@@ -45,10 +45,13 @@ class FakeDevice:
         library.gpumem_events.argtypes = [ctypes.POINTER(_Event), ctypes.c_size_t]
         library.gpumem_events.restype = ctypes.c_size_t
 
-    def configure(self, settings: Dict[str, Any], cuda_version: int) -> None:
+    def configure(self, settings: Dict[str, Any], torch_folder: str) -> None:
         """Adds the devices that `CUDA_VISIBLE_DEVICES` leaves visible; before torch is imported."""
         library = self._library
-        library.gpumem_set_cuda_version(cuda_version)
+        library.gpumem_set_cuda_version(cuda_version_of(torch_folder))
+        cudnn_version = cudnn_version_of(torch_folder)
+        if cudnn_version is not None:
+            library.gpumem_set_cudnn_version(cudnn_version)
         library.gpumem_set_limit(int(bool(settings.get("enforce_limit"))))
         for gpu in visible(settings["devices"], os.environ.get("CUDA_VISIBLE_DEVICES")):
             major, minor = gpu["compute_capability"]
@@ -111,3 +114,16 @@ def cuda_version_of(torch_folder: str) -> int:
     with open(os.path.join(torch_folder, "version.py"), encoding="utf-8") as file:
         match = re.search(r"^cuda\b.*?=\s*['\"](\d+)\.(\d+)", file.read(), re.MULTILINE)
     return int(match[1]) * 1000 + int(match[2]) * 10 if match else 13000
+
+
+def cudnn_version_of(torch_folder: str) -> Optional[int]:
+    """The version of the cuDNN wheel beside a torch package, as cuDNN writes it (92400 for 9.24.0)."""
+    header = os.path.join(os.path.dirname(torch_folder), "nvidia", "cudnn", "include", "cudnn_version.h")
+    try:
+        with open(header, encoding="utf-8") as file:
+            parts = dict(re.findall(r"#define CUDNN_(MAJOR|MINOR|PATCHLEVEL)\s+(\d+)", file.read()))
+    except OSError:
+        return None
+    if len(parts) != 3:
+        return None
+    return int(parts["MAJOR"]) * 10000 + int(parts["MINOR"]) * 100 + int(parts["PATCHLEVEL"])

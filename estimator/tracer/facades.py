@@ -48,7 +48,7 @@ def libraries_of(torch_folder: str) -> List[str]:
     found = sorted(glob.glob(os.path.join(torch_folder, "lib", "*.so")))
     if not any(os.path.basename(path) == "libtorch_cuda.so" for path in found):
         raise NoCudaTorch("this PyTorch is built without CUDA (%s)" % torch_folder)
-    return [path for path in found if os.path.basename(path) not in ("libtorch_cpu.so", "libtorch.so")]
+    return found
 
 
 def placeholders(libraries: Iterable[str], implemented: Iterable[str]) -> Dict[str, Dict[str, Optional[str]]]:
@@ -94,15 +94,27 @@ def load(torch_folder: str, device_library: str) -> ctypes.CDLL:
     device = ctypes.CDLL(device_library, mode=ctypes.RTLD_GLOBAL)
     ctypes.CDLL(os.path.join(os.path.dirname(device_library), "libnvidia-ml.so.1"), mode=ctypes.RTLD_GLOBAL)
     implemented = elf.read_library(device_library, exports=True).exports
-    for soname, symbols in placeholders(libraries, implemented).items():
-        _load_image(soname, elf.write_placeholders(soname, symbols, DEVICE_LIBRARY, HANDLER))
+    _load_images(
+        {
+            soname: elf.write_placeholders(soname, symbols, DEVICE_LIBRARY, HANDLER)
+            for soname, symbols in placeholders(libraries, implemented).items()
+        }
+    )
     return device
 
 
-def _load_image(name: str, image: bytes) -> None:
-    descriptor = os.memfd_create(name)
+def _load_images(images: Dict[str, bytes]) -> None:
+    """Loads libraries from memory.
+
+    The linker knows a library by the name it was opened with, so no two may have the same descriptor.
+    """
+    descriptors = []
     try:
-        os.write(descriptor, image)
-        ctypes.CDLL("/proc/self/fd/%d" % descriptor, mode=ctypes.RTLD_GLOBAL)
+        for name, image in images.items():
+            descriptor = os.memfd_create(name)
+            descriptors.append(descriptor)
+            os.write(descriptor, image)
+            ctypes.CDLL("/proc/self/fd/%d" % descriptor, mode=ctypes.RTLD_GLOBAL)
     finally:
-        os.close(descriptor)
+        for descriptor in descriptors:
+            os.close(descriptor)

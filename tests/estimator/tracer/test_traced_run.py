@@ -226,3 +226,14 @@ def test_a_hidden_sitecustomize_still_runs(traced, tmp_path):
         "import os; print(os.environ['THEIRS'])\n", PYTHONPATH=f"{TRACER / 'inject'}{os.pathsep}{other}"
     )
     assert done.stdout == "ran\n"
+
+
+def test_no_real_cuda_library_is_linked(traced):
+    """What torch opens by its full path may be there; nothing may be bound to it."""
+    done, _ = traced("""
+import os, torch
+torch.ones(1).cuda()
+maps = {line.split()[-1] for line in open("/proc/self/maps") if "/nvidia/" in line}
+print(sorted(os.path.basename(path) for path in maps))
+""")
+    assert set(eval(done.stdout)) <= {"libcublasLt.so.13", "libcublasLt.so.12"}

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-_TAGGED_JOB = re.compile(r"^JobId=(\d+)\b.* AdminComment=gpumem decision=([0-9a-f]{1,64})\b", re.MULTILINE)
+_TAG = re.compile(r" AdminComment=gpumem decision=([0-9a-f]{1,64})\b")
+_TAGGED_JOB = re.compile(rf"^JobId=(\d+)\b.*{_TAG.pattern}", re.MULTILINE)
 _FEW = 8
 _MAX_REMEMBERED = 100_000
 
@@ -73,7 +74,7 @@ class ScontrolSlurm:
         chosen = str(conf) if conf else os.environ.get("SLURM_CONF")
         if chosen:
             self._environment["SLURM_CONF"] = chosen
-        self._decisions: OrderedDict[int, str | None] = OrderedDict()  # by job id, None: not one of ours
+        self._named: OrderedDict[int, list[str]] = OrderedDict()  # decisions by the jobs that name them
 
     def find(self, wanted: Mapping[str, int]) -> dict[str, Job]:
         """See `Slurm.find`.
@@ -82,25 +83,30 @@ class ScontrolSlurm:
         once. A job only counts for a decision about a job of the same user.
         """
         users = ",".join(str(uid) for uid in sorted(set(wanted.values())))
-        jobs = sorted(self._jobs("--user", users), key=lambda job: -job.id)
-        self._look_at([job.id for job in jobs if job.id not in self._decisions])
-        while len(self._decisions) > _MAX_REMEMBERED:
-            self._decisions.popitem(last=False)
+        jobs = self._jobs("--user", users)
+        self._look_at([job.id for job in jobs if job.id not in self._named])
+        while len(self._named) > _MAX_REMEMBERED:
+            self._named.popitem(last=False)
         found: dict[str, Job] = {}
         for job in jobs:
-            decision = self._decisions.get(job.id)
-            if decision is not None and wanted.get(decision) == job.user_id:
-                found[decision] = job
+            for decision in self._named.get(job.id, ()):
+                # a list of all jobs can be forged: users may write lines of their own into a job's name
+                if wanted.get(decision) == job.user_id and decision in _TAG.findall(self._show(job.id)):
+                    found[decision] = job
         return found
 
     def _look_at(self, job_ids: Sequence[int]) -> None:
         """Learns which decisions these jobs name: one by one, or if they are many from a list of all."""
-        if len(job_ids) > _FEW:
-            text = self._run("scontrol", "--oneliner", "--all", "show", "job")
+        named: dict[int, list[str]] = {job_id: [] for job_id in job_ids}
+        if len(job_ids) <= _FEW:
+            for job_id in job_ids:
+                named[job_id] = _TAG.findall(self._show(job_id))
         else:
-            text = "".join(self._show(job_id) for job_id in job_ids)
-        tagged = {int(job_id): tag for job_id, tag in _TAGGED_JOB.findall(text)}
-        self._decisions |= {job_id: tagged.get(job_id) for job_id in job_ids}
+            for job_id, decision in _TAGGED_JOB.findall(
+                self._run("scontrol", "--oneliner", "--all", "show", "job")
+            ):
+                named.get(int(job_id), []).append(decision)
+        self._named |= named
 
     def _show(self, job_id: int) -> str:
         try:

@@ -219,13 +219,13 @@ def test_a_trace_that_outlives_the_budget_lets_the_job_start_and_is_kept(
     plugin_cluster: Cluster, gpumemd: Gpumemd, alice: User
 ) -> None:
     gpumemd.kill(signal.SIGTERM)
-    gpumemd.start(budget_s=6)
-    text = script("slow", "shards=9 sleep=8", "sleep 8")
+    gpumemd.start(budget_s=5)
+    text = script("slow", "shards=9 sleep=6.5", "sleep 5")
     job_id = submit(plugin_cluster, alice, text)
     running = plugin_cluster.wait_state(job_id, "RUNNING", timeout_s=12)
     assert f"shard:{SHARDS}" in running["GRES"]
     row = gpumemd.wait_state(job_id, "expired")
-    assert (row["got"], row["held_s"]) == (f"shard:{SHARDS}", 6)
+    assert (row["got"], row["held_s"]) == (f"shard:{SHARDS}", 5)
     assert gpumemd.wait_state(submit(plugin_cluster, alice, text), "rewritten")["got"] == "shard:9"
 
 
@@ -233,7 +233,7 @@ def test_a_service_that_dies_for_good_costs_the_job_only_the_budget(
     plugin_cluster: Cluster, gpumemd: Gpumemd, alice: User
 ) -> None:
     gpumemd.kill(signal.SIGTERM)
-    gpumemd.start(budget_s=6)
+    gpumemd.start(budget_s=5)
     job_id = submit(plugin_cluster, alice, script("orphan", "shards=9 sleep=60", "sleep 1"))
     gpumemd.kill(signal.SIGKILL)
     running = plugin_cluster.wait_state(job_id, "RUNNING", "COMPLETED", timeout_s=12)

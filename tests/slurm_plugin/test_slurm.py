@@ -1,0 +1,86 @@
+"""The back end against a real Slurm, without a service."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from slurm_plugin.slurm import ScontrolSlurm, SlurmError, admin_comment
+from testbed.cluster import Cluster
+from testbed.users import User
+
+
+@pytest.fixture
+def slurm(cluster: Cluster) -> ScontrolSlurm:
+    return ScontrolSlurm(cluster.conf)
+
+
+def tagged_job(cluster: Cluster, user: User, decision: str, *args: str) -> int:
+    job_id = cluster.sbatch("sleep 30", user=user, args=["--gres=shard:80", "--begin=now+1hour", *args])
+    cluster.scontrol("update", f"JobId={job_id}", f"AdminComment={admin_comment(decision, 'gpu:1')}")
+    return job_id
+
+
+@pytest.mark.parametrize("others", [0, 12])
+def test_jobs_are_found_by_their_decision(
+    cluster: Cluster, slurm: ScontrolSlurm, alice: User, bob: User, others: int
+) -> None:
+    more = [cluster.sbatch("true", user=alice, args=["--hold"]) for _ in range(others)]
+    hers, his = f"aa{others}", f"bb{others}"
+    job_id = tagged_job(cluster, alice, hers)
+    found = slurm.find({hers: alice.uid, his: bob.uid})
+    assert {decision: job.id for decision, job in found.items()} == {hers: job_id}
+    assert found[hers].pending
+    later = tagged_job(cluster, bob, his)
+    assert slurm.find({his: bob.uid})[his].id == later
+    for left in (*more, job_id, later):
+        cluster.scancel(left)
+
+
+@pytest.mark.parametrize("others", [0, 12])
+def test_nobody_takes_over_the_decision_about_anothers_job(
+    cluster: Cluster, slurm: ScontrolSlurm, alice: User, bob: User, others: int
+) -> None:
+    more = [cluster.sbatch("true", user=alice, args=["--hold"]) for _ in range(others)]
+    first, second = f"cc{others}", f"dd{others}"
+    mine, other = tagged_job(cluster, alice, first), tagged_job(cluster, alice, second)
+    forged = f"x\nJobId={other} UserId=gpumem-alice({alice.uid}) AdminComment=gpumem decision={first}"
+    theirs = cluster.sbatch("true", user=bob, args=["--hold", f"--job-name={forged}"])
+    found = slurm.find({first: alice.uid, second: alice.uid})
+    assert {decision: job.id for decision, job in found.items()} == {first: mine, second: other}
+    assert slurm.find({first: bob.uid}) in ({}, {first: slurm.job(theirs)})  # harms nobody but bob
+    for left in (*more, mine, other, theirs):
+        cluster.scancel(left)
+
+
+def test_release_changes_the_shards_and_the_start(
+    cluster: Cluster, slurm: ScontrolSlurm, alice: User
+) -> None:
+    job_id = tagged_job(cluster, alice, "ee55")
+    slurm.release(job_id, "shard:5", int(time.time()) + 600, "x")
+    job = cluster.job(job_id)
+    assert (job["JobState"], job["TresPerNode"], job["AdminComment"]) == ("PENDING", "gres:shard:5", "x")
+    slurm.release(job_id, "shard:6", None, "y")
+    assert "shard:6" in cluster.wait_state(job_id, "RUNNING")["GRES"]
+    with pytest.raises(SlurmError, match="no longer pending"):
+        slurm.release(job_id, "shard:7", None, "z")
+    running = slurm.job(job_id)
+    assert running is not None and (running.state, running.user_id) == ("RUNNING", alice.uid)
+    cluster.scancel(job_id)
+
+
+def test_what_slurm_does_not_know(cluster: Cluster, slurm: ScontrolSlurm) -> None:
+    assert slurm.job(987654) is None
+    with pytest.raises(SlurmError, match="Invalid job id"):
+        slurm.release(987654, "shard:1", None, "x")
+
+
+def test_slurm_says_who_it_is(slurm: ScontrolSlurm) -> None:
+    assert slurm.user_name() == "root"
+    assert slurm.per_gpu_defaults() == frozenset()
+
+
+def test_a_slurm_that_is_away_is_an_error(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> None:
+    with pytest.raises(SlurmError):
+        ScontrolSlurm(tmp_path_factory.mktemp("none") / "slurm.conf", timeout_s=0.5).find({"aa": 1})

@@ -31,6 +31,14 @@ _STEP_VARIABLES = re.compile(
     r"\bSLURM_(GPUS|GPUS_PER_\w+|GRES|CPUS_PER_GPU|MEM_PER_GPU|NTASKS_PER_GPU|TRES_PER_TASK)\b"
 )
 
+# What a training starts with, itself or by way of another script or a container. A job without any of it is
+# not held for a trace that would only find out that it is not PyTorch.
+_STARTS_PYTHON = re.compile(
+    r"python|\bpy\w*|\.py\b|torch|accelerate|deepspeed|lightning|composer|\.sh\b|\b(uv|poetry|pixi|conda|mamba|jupyter|papermill)\b"
+    r"|\b(apptainer|singularity|enroot|make|snakemake|nextflow)\b|^\s*(exec\s+)?(bash|sh|zsh|\"?\$\{?\w+)",
+    re.IGNORECASE | re.MULTILINE,
+)
+
 # Differ from one login to the next without any bearing on what a script does.
 _PASSING_VARIABLES = re.compile(
     r"(SLURM|SSH|SBATCH|XDG_SESSION)_\w*|TMPDIR|TERM|PWD|OLDPWD|SHLVL|HOSTNAME|RANDOM|SECONDS|XDG_RUNTIME_DIR|_"
@@ -225,6 +233,8 @@ def _check_script(submission: Submission) -> None:
     if not submission.work_dir:
         raise Unsupported("no working directory")
     text = _commands(submission.script)
+    if not _STARTS_PYTHON.search(submission.script.partition("\n")[0] + "\n" + text):
+        raise Unsupported("nothing in the script starts Python")
     if _STEP_OPTIONS.search(text):
         raise Unsupported("srun asks for GPUs in the script")
     if _STEP_VARIABLES.search(text):

@@ -36,7 +36,7 @@ SUBMISSION = {
     "uid": 1000,
     "partition": "elsewhere",
     "tres_per_node": "gres:gpu:1",
-    "script": "#!/bin/sh\n",
+    "script": "#!/bin/sh\npython train.py\n",
     "work_dir": "/",
 }
 

@@ -25,7 +25,8 @@ GPU = ["--gres=gpu:1"]
 
 
 def script(name: str, fake: str = "", command: str = "sleep 0.1") -> str:
-    return f"#!/bin/bash\n# {name}\n#fake {fake}\n{command}\n"
+    """A job that looks like one of Python; `fake` tells the stand-in estimator what to find."""
+    return f"#!/bin/bash\n# {name}\n#fake {fake}\n: python\n{command}\n"
 
 
 def submit(cluster: Cluster, user: User, text: str, args: list[str] = GPU, **more: object) -> int:
@@ -55,6 +56,17 @@ def test_a_new_script_is_held_traced_and_gets_its_shards(
     assert row["estimated_peak_bytes"] == 24 * 1024**3 - 1000
     assert 1 <= row["held_s"] < 10
     assert "got=gres:shard:24" in plugin_cluster.job(job_id)["AdminComment"]
+
+
+def test_a_script_without_python_passes_unchanged_and_at_once(
+    plugin_cluster: Cluster, gpumemd: Gpumemd, alice: User
+) -> None:
+    done = plugin_cluster.try_sbatch("#!/bin/bash\nhostname\n", user=alice, args=GPU)
+    job_id = int(done.stdout)
+    assert done.stderr == ""
+    assert plugin_cluster.job(job_id)["TresPerNode"] == "gres:gpu:1"
+    row = gpumemd.wait_state(job_id, "passed")
+    assert (row["asked"], row["got"]) == ("gpu:1", None)
 
 
 def test_a_known_script_is_rewritten_at_submission(

@@ -34,9 +34,9 @@ def shared_story(name: str, job_id: int, measured: int = 20 * GIB) -> JobStory:
 
 def hello_story() -> JobStory:
     story = JobStory("hello", 3)
-    released = record(state="released", reason="does not run PyTorch")
-    story.look(slurm("RUNNING", gres="shard:a100:80(IDX:0)"), released, WHOLE, 1)
-    story.look(slurm("COMPLETED"), released, WHOLE, 2)
+    passed = record(action="pass", state="passed", got=None, reason="nothing in the script starts Python")
+    story.look(slurm("RUNNING", "gres:gpu:1", "gpu:a100:1(IDX:0)"), passed, WHOLE, 1)
+    story.look(slurm("COMPLETED", "gres:gpu:1"), passed, WHOLE, 2)
     return story
 
 
@@ -50,10 +50,11 @@ def test_each_step_is_noted_once_in_order() -> None:
 
 
 def test_a_job_without_an_estimate_keeps_its_gpu() -> None:
-    steps = hello_story().steps
-    assert steps[Step.TRACED] == "does not run PyTorch"
-    assert Step.KEPT in steps
-    assert Step.REWRITTEN not in steps
+    story = JobStory("odd", 4)
+    story.look(slurm("PENDING"), record(state="released", reason="line 3: KeyError"), WHOLE, 1)
+    assert story.steps[Step.TRACED] == "line 3: KeyError"
+    assert Step.KEPT in story.steps
+    assert Step.REWRITTEN not in story.steps
 
 
 def test_slurm_texts() -> None:
@@ -73,7 +74,7 @@ def test_slurm_texts() -> None:
 def failed(
     stories: list[JobStory], shared: Place | None = GPU, drained: dict[str, str] | None = None
 ) -> list[str]:
-    return [text for text, ok in check(stories, shared, WHOLE, drained or {}) if not ok]
+    return [text for text, ok in check(stories, shared, drained or {}) if not ok]
 
 
 def test_all_checks_hold_when_all_was_seen() -> None:
@@ -92,5 +93,5 @@ def test_what_was_not_seen_fails_its_check() -> None:
     crashed.slurm = slurm("FAILED", exit_code="1:0")
     assert failed([good[0], crashed, good[2]]) == ["gpt2: ended well"]
 
-    unseen = JobStory("hello", 3)
-    assert len(failed([*good[:2], unseen])) == 1
+    assert len(failed([*good[:2], JobStory("hello", 3)])) == 1
+    assert failed([good[0], JobStory("gpt2", 2), good[2]])[0].startswith("gpt2: deferred")

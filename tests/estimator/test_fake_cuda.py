@@ -542,7 +542,7 @@ fake = device.FakeDevice(facades.load(folder, {library!r}))
 gpus = [("NVIDIA H100", [9, 0], 132), ("NVIDIA A100", [8, 0], 108)][::{order}]
 devices = [{{"name": n, "uuid": u, "memory_bytes": 80 << 30, "context_bytes": 400 << 20, "compute_capability": c,
              "sm_count": s, "index": i}} for i, ((n, c, s), u) in enumerate(zip(gpus, {uuids!r}))]
-fake.configure({{"enforce_limit": True, "devices": devices, "node_dir": None}}, device.cuda_version_of(folder))
+fake.configure({{"enforce_limit": True, "devices": devices, "node_dir": None}}, folder)
 import torch, torch.nn.functional as F
 report = {{}}
 def done():

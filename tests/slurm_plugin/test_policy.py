@@ -17,7 +17,7 @@ SETTINGS = Settings(
     partitions={"gpu": PARTITION, "off": Partition(enabled=False, gpu="a100-80gb", shards_per_gpu=80)}
 )
 A100 = catalog.load().find("a100-80gb")
-SITE = Site(SETTINGS, {"gpu": A100, "off": A100})
+SITE = Site(SETTINGS, {"gpu": A100, "off": A100}, frozenset())
 PLAIN: dict[str, Any] = {
     "v": 1,
     "uid": 1000,
@@ -112,6 +112,8 @@ def test_what_has_to_pass(changes: dict[str, Any], reason: str) -> None:
 
 
 def test_jobs_that_get_cpus_by_their_gpus_pass() -> None:
+    with pytest.raises(Unsupported, match="just started"):
+        candidate(job(), replace(SITE, per_gpu_defaults=None))
     with pytest.raises(Unsupported, match="partition gpu has JobDefaults per GPU"):
         candidate(job(), replace(SITE, per_gpu_defaults=frozenset({"gpu"})))
 

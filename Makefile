@@ -11,7 +11,8 @@ demo: setup
 	@$(BIN)/python -P -m testbed.demo $(ARGS)
 
 # tests take what is installed: that is the checkout, or the copy that ordinary users can read
-test: setup
+test:
+	@testbed/setup.sh --databases
 	$(BIN)/pytest -o pythonpath= $(ARGS)
 
 lint: setup

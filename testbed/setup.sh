@@ -1,6 +1,7 @@
 #!/bin/sh
 # Makes the checkout ready to run: Debian packages, a virtual environment, the fake CUDA libraries.
 # Can be run again at any time; takes about a second when nothing is to be done.
+# With --databases also the servers that the tests of the history run against.
 set -eu
 umask 022
 root=$(cd "$(dirname "$0")/.." && pwd -P)
@@ -8,6 +9,7 @@ cd "$root"
 
 packages="slurm-wlm slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge
  lua-socket lua-posix lua-cjson lua5.1 bubblewrap python3-venv g++ make"
+[ "${1:-}" != --databases ] || packages="$packages mariadb-server postgresql"
 sources="settings estimator history slurm_plugin prolog testbed etc"
 
 say() { printf 'setup: %s\n' "$*" >&2; }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import gc
 import logging
 import logging.handlers
 import os
@@ -31,7 +32,8 @@ log = logging.getLogger("gpumemd")
 
 _BACKLOG = 512
 _DRAIN_S = 5.0
-_ASK_SLURM_AGAIN_S = 2.0
+_FIRST_ANSWER_S = 2.0
+_ASK_SLURM_AGAIN_S = 0.25
 _PRIORITY = -10
 _SWITCH_S = 0.0005
 """The longest that another thread keeps the interpreter while a submission waits (default: 5 ms)."""
@@ -68,7 +70,7 @@ def serve(config: Settings, config_file: Path | None = None) -> None:
     Raises:
         StartError, StoreError: it cannot start.
     """
-    from history.store import Store
+    from history.store import Store, StoreError
     from slurm_plugin.advisor import Advisor, load_known
     from slurm_plugin.finder import JobFinder
     from slurm_plugin.known import KnownResults
@@ -105,21 +107,31 @@ def serve(config: Settings, config_file: Path | None = None) -> None:
     )
     app = create_app(advisor, writer, store, access)
 
+    asked, listening = threading.Event(), threading.Event()
+
     def greet_slurm() -> None:
-        uid, per_gpu_defaults = _ask_slurm(slurm)
+        uid, per_gpu_defaults = _ask_slurm(slurm, asked)
+        advisor.learn(per_gpu_defaults)
+        asked.set()
+        listening.wait()
         os.chown(config.service.submit_socket, uid, -1)
         trusted.add(uid)
-        advisor.learn(per_gpu_defaults)
-        advisor.resume(store)
+        try:
+            advisor.resume(store)
+        except StoreError as error:
+            log.error("deferred jobs are not taken up again, Slurm starts them in time: %s", error)
 
+    threading.Thread(target=greet_slurm, name="greeter", daemon=True).start()
+    asked.wait(_FIRST_ANSWER_S)
+    with contextlib.suppress(OSError):  # slurmctld waits for us under its locks
+        os.setpriority(os.PRIO_PROCESS, 0, _PRIORITY)
     sys.setswitchinterval(_SWITCH_S)
+    gc.freeze()  # what was loaded stays: collections need not walk through it
     with _listening(config.service) as sockets:
         writer.start()
         finder.start()
         traces.start()
-        threading.Thread(target=greet_slurm, name="greeter", daemon=True).start()
-        with contextlib.suppress(OSError):  # this thread alone: slurmctld waits for it under its locks
-            os.setpriority(os.PRIO_PROCESS, 0, _PRIORITY)
+        listening.set()
         log.info("gpumemd is ready")
         _run(app, sockets)
     log.info("gpumemd ends")
@@ -170,18 +182,20 @@ def _run(app: FastAPI, sockets: list[socket.socket]) -> None:
         runner.run(serve())
 
 
-def _ask_slurm(slurm: Slurm) -> tuple[int, frozenset[str]]:
-    """SlurmUser, and the partitions with defaults per GPU; waits for slurmctld to be there."""
+def _ask_slurm(slurm: Slurm, asked: threading.Event) -> tuple[int, frozenset[str]]:
+    """SlurmUser, and the partitions with defaults per GPU; waits for slurmctld to be there.
+
+    `asked` is set when it is not there at once.
+    """
     from slurm_plugin.slurm import SlurmError
 
-    said = False
     while True:
         try:
             return pwd.getpwnam(slurm.user_name()).pw_uid, slurm.per_gpu_defaults()
         except (SlurmError, KeyError) as error:
-            if not said:
-                log.warning("slurmctld does not answer yet, asking again: %s", error)
-                said = True
+            if not asked.is_set():
+                log.warning("slurmctld does not answer yet, jobs pass until it does: %s", error)
+                asked.set()
             time.sleep(_ASK_SLURM_AGAIN_S)
 
 

@@ -51,12 +51,12 @@ class Site:
     """What is given: the settings, the catalogue's entry of each partition's GPU, and what Slurm says.
 
     `per_gpu_defaults` are partitions whose jobs get CPUs or memory by their GPUs (JobDefaults); with shards
-    they would get less than their users count on.
+    they would get less than their users count on. None: Slurm has not said yet.
     """
 
     settings: Settings
     gpus: Mapping[str, GPU]
-    per_gpu_defaults: frozenset[str] = frozenset()
+    per_gpu_defaults: frozenset[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -214,6 +214,8 @@ def _partition(submission: Submission, site: Site) -> tuple[str, Partition]:
     partition = site.settings.partitions.get(name)
     if partition is None or not partition.enabled:
         raise Unsupported(f"partition {name or 'unknown'} is not switched on")
+    if site.per_gpu_defaults is None:
+        raise Unsupported("gpumemd has only just started")
     if name in site.per_gpu_defaults:
         raise Unsupported(f"partition {name} has JobDefaults per GPU")
     if OPT_OUT in (submission.comment or ""):

@@ -171,7 +171,7 @@ class ScontrolSlurm:
     def _run(self, *argv: str) -> str:
         try:
             done = subprocess.run(
-                argv,
+                ["nice", "-n", "10", *argv],  # not before slurmctld
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,

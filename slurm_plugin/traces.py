@@ -283,7 +283,7 @@ def read_result(output: bytes | bytearray, errors: bytes | bytearray, exit_code:
 _LIMITS = [
     word
     for program, words in (
-        ("nice", ["nice", "-n", "10"]),
+        ("nice", ["nice", "-n", "20"]),
         ("setpriv", ["setpriv", "--pdeathsig", "KILL", "--"]),
     )
     if shutil.which(program)

@@ -54,7 +54,7 @@ class _ScriptOrCommand(TyperCommand):
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """What stands behind the name of the command in its usage line."""
-        return ["[OPTIONS]", "SCRIPT [ARGS]... | SCRIPT -- ARGS... | -- COMMAND..."]
+        return ["[OPTIONS]", "SCRIPT [ARGS]... | -- COMMAND..."]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """As click, up to `--`; what follows is taken as it is."""
@@ -99,7 +99,7 @@ def estimate(
     """Estimate the GPU memory of a training job, without a GPU.
 
     The job is started in a dry run on a pretend GPU and stopped after a few optimizer steps. It has no
-    network, and nothing that it writes stays.
+    network, and nothing that it writes stays. ARGS that are options of this command too go behind `--`.
 
     Exit status: 0 estimated, 1 could not, 2 wrong usage.
     """

@@ -103,8 +103,8 @@ class Site:
         self._write_nodes()
         self.config.write_text(toml(self._sections(self.folder / "node")))
         try:
-            self.start_service()
             self.cluster.start()
+            self.start_service()  # knows from its first moment what only a running slurmctld can say
         except BaseException:
             self.stop()
             raise

@@ -58,7 +58,15 @@ def link(objects: list[Path], soname: str, folder: Path) -> None:
     """Links a shared library, replacing an old one in one step (it may be in use)."""
     folder.mkdir(parents=True, exist_ok=True)
     fresh = folder / f".{soname}.new"
-    command = [compiler(), "-shared", f"-Wl,-soname,{soname}", "-Wl,-z,defs", "-o", str(fresh)]
+    command = [
+        compiler(),
+        "-shared",
+        f"-Wl,-soname,{soname}",
+        "-Wl,-z,defs",
+        "-Wl,-Bsymbolic-functions",
+        "-o",
+        str(fresh),
+    ]
     inputs = [*map(str, objects), "-ldl", "-lpthread"]
     static = subprocess.run([*command, *STATIC_RUNTIME, *inputs], capture_output=True, check=False)
     if static.returncode != 0:  # no static C++ runtime here

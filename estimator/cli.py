@@ -78,9 +78,14 @@ class _ScriptOrCommand(TyperCommand):
 def estimate(
     ctx: typer.Context,
     words: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="SCRIPT", help="A batch script and its arguments; or -- and a command."),
-    ] = None,
+        list[str],
+        typer.Argument(
+            metavar="SCRIPT",
+            help="A batch script and its arguments; or -- and a command.",
+            default_factory=list,
+            show_default=False,
+        ),
+    ],
     gpu: Annotated[
         str | None, typer.Option(help="GPU model, such as a100-80gb. [default: that of the partition]")
     ] = None,
@@ -104,7 +109,7 @@ def estimate(
     Exit status: 0 estimated, 1 could not, 2 wrong usage.
     """
     try:
-        _estimate(words or [], ctx.meta["command"], gpu, steps, timeout, chdir, as_json, config)
+        _estimate(words, ctx.meta["command"], gpu, steps, timeout, chdir, as_json, config)
     except _Failed as failed:
         if as_json:
             from estimator.report import failure_to_json

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pty
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -310,10 +309,10 @@ def test_a_broken_configuration(ordinary: Caller) -> None:
     assert told == "gpumem.toml: estimate.step: unknown key"
 
 
-def test_help_is_quick(ordinary: Caller) -> None:
-    """CPU time, not wall time, so that a busy machine does not matter."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = ordinary.gpumem("estimate", "--help")
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+def test_help_imports_nothing_heavy() -> None:
+    order = [PYTHON, "-X", "importtime", "-c", GPUMEM, "estimate", "--help"]
+    done = subprocess.run(order, capture_output=True, text=True, check=True)
     assert "SCRIPT [ARGS]... | -- COMMAND..." in done.stdout
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.3
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "estimator.cli" in imported
+    assert not {"estimator.allocator", "estimator.trace_run", "rich.console", "settings"} & imported

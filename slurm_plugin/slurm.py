@@ -24,7 +24,7 @@ class SlurmError(Exception):
 
 @dataclass(frozen=True)
 class Job:
-    """A job as Slurm sees it now; `state` is a word like PENDING or RUNNING."""
+    """A job as Slurm sees it now; `state` is a word like PENDING or RUNNING. A job array counts as one."""
 
     id: int
     user_id: int
@@ -161,7 +161,7 @@ class ScontrolSlurm:
         return match[1] if match else ""
 
     def _jobs(self, *which: str) -> list[Job]:
-        lines = self._run("squeue", "--noheader", "--states=all", *which, "--format=%A|%U|%T").splitlines()
+        lines = self._run("squeue", "--noheader", "--states=all", *which, "--format=%F|%U|%T").splitlines()
         jobs = {}
         for line in lines:
             job_id, user_id, state = line.split("|")

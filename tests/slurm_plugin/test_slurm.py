@@ -54,6 +54,14 @@ def test_nobody_takes_over_the_decision_about_anothers_job(
         cluster.scancel(left)
 
 
+def test_an_array_is_one_job(cluster: Cluster, slurm: ScontrolSlurm, alice: User) -> None:
+    job_id = tagged_job(cluster, alice, "ff66", "--array=1-3%2")
+    slurm.release(job_id, "shard:1", None, admin_comment("ff66", "gpu:1"))
+    cluster.wait_for(lambda: "JobState=RUNNING" in cluster.scontrol("show", "job", str(job_id)))
+    assert slurm.find({"ff66": alice.uid})["ff66"].id == job_id
+    cluster.scancel(job_id)
+
+
 def test_release_changes_the_shards_and_the_start(
     cluster: Cluster, slurm: ScontrolSlurm, alice: User
 ) -> None:

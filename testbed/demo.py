@@ -112,22 +112,21 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _submit(site: Site, examples: Path, console: Console) -> Demo:
-    """Submits the batch scripts as an ordinary user, from a copy of `examples` in the user's home."""
+    """Submits the batch scripts as an ordinary user, whose home has a copy of `examples` and the `.venv`."""
     user = site.user(USER)
     folder = user.home / "examples"
     shutil.copytree(examples, folder)
     for path in (folder, *folder.iterdir()):
         shutil.chown(path, user.uid, user.gid)
-    # as in a shell where the environment with PyTorch is activated
-    env = {"PATH": f"{commands()}:{user.environment()['PATH']}", "VIRTUAL_ENV": str(commands().parent)}
+    (user.home / ".venv").symlink_to(commands().parent)
     names = (*SHARING_JOBS, OTHER_JOB)
-    stories = [JobStory(name, _sbatch(site, user, folder, name, env, console)) for name in names]
+    stories = [JobStory(name, _sbatch(site, user, name, console)) for name in names]
     return Demo(site, stories, tell=lambda story, step: None)
 
 
-def _sbatch(site: Site, user: User, folder: Path, name: str, env: dict[str, str], console: Console) -> int:
-    script = Path(f"{name}.sbatch")
-    done = site.cluster.try_sbatch(script, user=user, env=env, cwd=folder)
+def _sbatch(site: Site, user: User, name: str, console: Console) -> int:
+    script = Path("examples") / f"{name}.sbatch"
+    done = site.cluster.try_sbatch(script, user=user, cwd=user.home)
     if done.returncode != 0:
         raise ClusterError(f"sbatch {script}: {done.stderr.strip()}")
     job_id = int(done.stdout)

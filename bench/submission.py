@@ -3,8 +3,9 @@
     python -m bench.submission [--seconds 10] [--jobs 150] [--json]
 
 Needs root, and Slurm's packages: a real slurmctld is started twice, without and with the submit plug-in.
-The goals: 99 of 100 answers within 5 ms at 100 submissions a second, and nothing ever waits for more than
-50 ms. All jobs ask for a GPU and have a script that is known, so that each of them is rewritten.
+The goals: 99 of 100 answers within 5 ms at 100 submissions a second; nothing ever waits for more than 50 ms;
+slurmctld takes at least 95 % as many jobs as without. All jobs ask for a GPU and have a script that is known,
+so that each of them is rewritten.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ from testbed.users import User
 ROOT = Path(__file__).parent.parent
 SCRIPT = "#!/bin/bash\n" + "# a comment as scripts have them\n" * 60 + "python train.py --batch-size 64\n"
 SHARDS, ASKED_PER_S, SUBMITTERS = 80, 100, 4
-GOAL_P99_MS, LIMIT_MS = 5.0, 50.0
+GOAL_P99_MS, LIMIT_MS, GOAL_RATE = 5.0, 50.0, 0.95
+# The daemons have one core and the submitting clients another, as clients are other machines on a cluster.
+CONTROLLER, CLIENTS = {0}, {1}
+ROUNDS = 10
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -74,20 +78,41 @@ def latencies(path: Path, submission: Submission, seconds: float) -> list[float]
         return list(pool.map(one, range(int(seconds * ASKED_PER_S))))
 
 
-def submission_rate(cluster: Cluster, user: User, jobs: int) -> float:
-    """Jobs per second that a few submitters at once get accepted."""
-    script = cluster.folder / "jobs" / "bench.sh"
-    script.write_text(SCRIPT)
-    script.chmod(0o644)
+@contextmanager
+def on(cores: set[int]) -> Iterator[None]:
+    """Keeps this thread, and what it starts, on these processor cores."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores & before or before)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
-    def submit(_: int) -> None:
+
+def submission_rates(clusters: Sequence[Cluster], user: User, jobs: int, rounds: int) -> list[float]:
+    """Jobs per second that a few submitters at once get accepted, by each cluster.
+
+    The clusters take turns, so that a busy moment of the machine hits all alike.
+    """
+    seconds = [0.0] * len(clusters)
+    each = max(1, jobs // rounds)
+
+    def submit(cluster: Cluster) -> None:
+        script = cluster.folder / "jobs" / "bench.sh"
         cluster.sbatch(script, user=user, args=["--gres=gpu:1", "--hold"], cwd=Path("/"))
 
-    submit(0)
-    began = time.perf_counter()
-    with ThreadPoolExecutor(SUBMITTERS) as pool:
-        list(pool.map(submit, range(jobs)))
-    return jobs / (time.perf_counter() - began)
+    for cluster in clusters:
+        script = cluster.folder / "jobs" / "bench.sh"
+        script.write_text(SCRIPT)
+        script.chmod(0o644)
+        submit(cluster)
+    with on(CLIENTS), ThreadPoolExecutor(SUBMITTERS) as pool:
+        for _ in range(rounds):
+            for number, cluster in enumerate(clusters):
+                began = time.perf_counter()
+                list(pool.map(submit, [cluster] * each))
+                seconds[number] += time.perf_counter() - began
+    return [rounds * each / taken for taken in seconds]
 
 
 @contextmanager
@@ -162,15 +187,18 @@ def measure(seconds: float, jobs: int) -> dict[str, float]:
         plain = Submission(
             v=1, uid=user.uid, partition="gpu", tres_per_node="gres:gpu:1", script=SCRIPT, work_dir="/"
         )
-        with Cluster(folder / "a") as cluster:
-            without = submission_rate(cluster, user, jobs)
         environment = {"GPUMEM_SUBMIT_SOCKET": str(folder / "b" / "submit.sock")}
-        with Cluster(folder / "b", lua=plugin, controller_env=environment) as cluster:
+        with (
+            on(CONTROLLER),
+            Cluster(folder / "a") as bare,
+            Cluster(folder / "b", lua=plugin, controller_env=environment) as cluster,
+        ):
             sent = user.environment()
             real = plain.model_copy(update={"environment": {k: sent[k] for k in ("PATH", "HOME", "LANG")}})
             with gpumemd(cluster, [plain, real]) as path:
-                answers = latencies(path, plain, seconds)
-                rate = submission_rate(cluster, user, jobs)
+                with on(CLIENTS):
+                    answers = latencies(path, plain, seconds)
+                without, rate = submission_rates([bare, cluster], user, jobs, ROUNDS)
             lines = [line for line in cluster.log("slurmctld").splitlines() if "gpumem: decision=" in line]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -185,7 +213,7 @@ def measure(seconds: float, jobs: int) -> dict[str, float]:
         "plugin_p99_ms": percentile(inside, 0.99),
         "plugin_max_ms": max(inside),
         "jobs_rewritten": rewritten,
-        "jobs_submitted": jobs + 1,
+        "jobs_submitted": len(inside),
         "rate_without_per_s": without,
         "rate_with_per_s": rate,
     }
@@ -223,7 +251,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seconds", type=float, default=10)
-    parser.add_argument("--jobs", type=int, default=150)
+    parser.add_argument("--jobs", type=int, default=400)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
     numbers = measure(options.seconds, options.jobs)
@@ -231,7 +259,11 @@ def main() -> int:
         print(json.dumps(numbers))
     else:
         show(numbers)
-    met = numbers["answer_p99_ms"] <= GOAL_P99_MS and numbers["plugin_max_ms"] <= LIMIT_MS * 1.1
+    met = (
+        numbers["answer_p99_ms"] <= GOAL_P99_MS
+        and numbers["plugin_max_ms"] <= LIMIT_MS * 1.1
+        and numbers["rate_with_per_s"] >= GOAL_RATE * numbers["rate_without_per_s"]
+    )
     return 0 if met else 1
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
+    from starlette.applications import Starlette
 
     from estimator.catalog import GPU
     from settings import Service, Settings
@@ -142,7 +142,7 @@ def serve(config: Settings, config_file: Path | None = None) -> None:
     store.close()
 
 
-def _run(app: FastAPI, sockets: list[socket.socket]) -> None:
+def _run(app: Starlette, sockets: list[socket.socket]) -> None:
     """Serves requests until SIGTERM or SIGINT; requests under way are answered first."""
     import uvicorn
     import uvloop

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI
 from pydantic import BaseModel, ValidationError
+from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from history.store import Store, StoreError
 from history.wire import Accepted, Jobs, JobsQuery, Measurements
@@ -56,9 +57,8 @@ class Access:
         return uid == 0 or _user_name(uid) in self.admins
 
 
-def create_app(advisor: Advisor, writer: Writer, store: Store, access: Access) -> FastAPI:
-    """The application. Its routes are plain Starlette handlers: the submission's has a few milliseconds."""
-    app = FastAPI(title="gpumemd", openapi_url=None, docs_url=None, redoc_url=None)
+def create_app(advisor: Advisor, writer: Writer, store: Store, access: Access) -> Starlette:
+    """The application. Plain Starlette: the answer to a submission has a few milliseconds."""
 
     async def submissions(request: Request) -> Response:
         body = await _body(request)  # first of all: an answer amid the body breaks the connection
@@ -108,11 +108,14 @@ def create_app(advisor: Advisor, writer: Writer, store: Store, access: Access) -
     async def health(_: Request) -> Response:
         return JSONResponse({"status": "ok", "waiting_traces": advisor.waiting_traces()})
 
-    app.add_route("/v1/submissions", _served(submissions), methods=["POST"])
-    app.add_route("/v1/measurements", _served(measurements), methods=["POST"])
-    app.add_route("/v1/jobs", _served(jobs), methods=["GET"])
-    app.add_route("/v1/health", _served(health), methods=["GET"])
-    return app
+    return Starlette(
+        routes=[
+            Route("/v1/submissions", _served(submissions), methods=["POST"]),
+            Route("/v1/measurements", _served(measurements), methods=["POST"]),
+            Route("/v1/jobs", _served(jobs), methods=["GET"]),
+            Route("/v1/health", _served(health), methods=["GET"]),
+        ]
+    )
 
 
 Handler = Callable[[Request], Awaitable[Response]]

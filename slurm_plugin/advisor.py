@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from slurm_plugin.known import FAILURE_LASTS_S, KnownResults, unchanged
 from slurm_plugin.policy import Candidate, Decision, Known, Site
 from slurm_plugin.slurm import Job, Slurm, SlurmError, admin_comment
 from slurm_plugin.traces import Result, Task, Traced, TraceQueue
-from slurm_plugin.wire import Estimated, Failure, Reply, Submission
+from slurm_plugin.wire import Estimated, Failure, Reply, Submission, read_submission
 from slurm_plugin.writer import Writer
 
 log = logging.getLogger("gpumemd")
@@ -34,6 +34,7 @@ log = logging.getLogger("gpumemd")
 _LOOK_AT_INPUTS_S = 0.015
 _MOST_LOOKS = 32
 _LOOKERS = 8
+_MOST_UNDERSTOOD = 64
 _UNFINISHED = ("queued", "tracing")
 _ENDED = (
     "COMPLETED",
@@ -58,6 +59,19 @@ class Deferred(Task):
     submitted: float
     held: bool
     job_id: int | None = None
+
+
+@dataclass(frozen=True)
+class Understood:
+    """A submission, and what does not change when the same is submitted again.
+
+    Either `job` and `fingerprint`, or the reason why it has to pass.
+    """
+
+    submission: Submission
+    job: Candidate | None = None
+    fingerprint: str = ""
+    reason: str = ""
 
 
 class Advisor:
@@ -85,6 +99,7 @@ class Advisor:
         self._clock = clock
         self._lookers = ThreadPoolExecutor(_LOOKERS, thread_name_prefix="inputs")
         self._looks = 0
+        self._understood = lru_cache(_MOST_UNDERSTOOD)(self._understand)  # a script is often submitted again
         self.traces: TraceQueue | None = None
 
     def trace_with(self, trace: Callable[[Task], Traced], workers: int) -> TraceQueue:
@@ -95,36 +110,27 @@ class Advisor:
     def learn(self, per_gpu_defaults: frozenset[str]) -> None:
         """Takes note of what only a running slurmctld knows (see `Site`)."""
         self._site = replace(self._site, per_gpu_defaults=per_gpu_defaults)
+        self._understood.cache_clear()
 
     # ---- at submission
 
-    async def advise(self, submission: Submission) -> Reply:
-        """The answer to job_submit.lua; from memory, but for a look at the files of a known script."""
+    async def advise(self, body: bytes) -> Reply:
+        """The answer to job_submit.lua; from memory, but for a look at the files of a known script.
+
+        Raises:
+            ValueError: the body is no submission.
+        """
         decision_id = new_id()
-        fingerprint: str | None = None
+        understood = self._understood(body)
+        submission, job = understood.submission, understood.job
         known: Known | None = None
-        job: Candidate | None = None
-        try:
-            job = policy.candidate(submission, self._site)
-        except Unsupported as reason:
-            decision = policy.passed(str(reason), policy.asked_text(submission))
+        if job is None:
+            decision = policy.passed(understood.reason, policy.asked_text(submission))
         else:
-            fingerprint = policy.fingerprint(submission, job.partition, self._settings.estimate)
-            known = await self._still_known(fingerprint)
+            known = await self._still_known(understood.fingerprint)
             decision = policy.decide(submission, job, known, self._settings, busy=self._busy())
-        task = None
-        if job is not None and fingerprint is not None and decision.trace:
-            task = Deferred(
-                decision_id=decision_id,
-                fingerprint=fingerprint,
-                submission=submission,
-                gpu=job.partition.gpu,
-                job=job,
-                submitted=self._clock(),
-                held=decision.action == "defer",
-            )
-        self._record(decision_id, submission, decision, fingerprint, known, task)
-        self._finder.expect(decision_id, submission.uid, partial(self._found, decision_id, task))
+        # slurmctld waits: the answer goes first
+        asyncio.get_running_loop().call_soon(self._follow_up, decision_id, understood, decision, known)
         return Reply(
             action=decision.action,
             decision_id=decision_id,
@@ -134,6 +140,33 @@ class Advisor:
             admin_comment=admin_comment(decision_id, decision.asked or "gpu"),
             message=decision.message,
         )
+
+    def _understand(self, body: bytes) -> Understood:
+        submission = read_submission(body)
+        try:
+            job = policy.candidate(submission, self._site)
+        except Unsupported as reason:
+            return Understood(submission, reason=str(reason))
+        fingerprint = policy.fingerprint(submission, job.partition, self._settings.estimate)
+        return Understood(submission, job, fingerprint)
+
+    def _follow_up(
+        self, decision_id: str, understood: Understood, decision: Decision, known: Known | None
+    ) -> None:
+        """What a decision entails: a record, and a trace once the job has come to be."""
+        task = None
+        if understood.job is not None and decision.trace:
+            task = Deferred(
+                decision_id=decision_id,
+                fingerprint=understood.fingerprint,
+                submission=understood.submission,
+                gpu=understood.job.partition.gpu,
+                job=understood.job,
+                submitted=self._clock(),
+                held=decision.action == "defer",
+            )
+        self._record(decision_id, understood, decision, known, task)
+        self._finder.expect(decision_id, understood.submission.uid, partial(self._found, decision_id, task))
 
     async def _still_known(self, fingerprint: str) -> Known | None:
         known = self._known.get(fingerprint)
@@ -156,12 +189,12 @@ class Advisor:
     def _record(
         self,
         decision_id: str,
-        submission: Submission,
+        understood: Understood,
         decision: Decision,
-        fingerprint: str | None,
         known: Known | None,
         task: Deferred | None,
     ) -> None:
+        submission = understood.submission
         log.info(
             "decision=%s action=%s user=%d asked=%s got=%s reason=%s",
             decision_id,
@@ -183,7 +216,7 @@ class Advisor:
                 job_name=submission.name,
                 partition=submission.partition,
                 script_name=Path(submission.argv[0]).name if submission.argv else None,
-                fingerprint=fingerprint,
+                fingerprint=understood.fingerprint or None,
                 asked=decision.asked,
                 got=decision.got,
                 action=decision.action,

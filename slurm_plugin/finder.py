@@ -15,8 +15,8 @@ log = logging.getLogger("gpumemd")
 _FIRST_LOOK_S = 0.15
 _PAUSE_S = 0.5
 _GIVE_UP_S = 60.0
-_PAUSE_PER_COST = 20
-"""Slurm is kept busy by us for at most a twentieth of the time."""
+_PAUSE_PER_COST = 50
+"""Slurm is kept busy by us for at most a fiftieth of the time."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,6 @@ from history.store import Store, StoreError
 from history.wire import Accepted, Jobs, JobsQuery, Measurements
 from slurm_plugin.advisor import Advisor
 from slurm_plugin.identity import UnknownCaller, caller_uid, peer_uid
-from slurm_plugin.wire import read_submission
 from slurm_plugin.writer import Writer
 
 log = logging.getLogger("gpumemd")
@@ -66,10 +65,9 @@ def create_app(advisor: Advisor, writer: Writer, store: Store, access: Access) -
         if uid not in access.trusted or not _came_by(request, access.submit_socket):
             raise Refusal(403, "only slurmctld may send submissions")
         try:
-            submission = read_submission(body)
+            return _answer(await advisor.advise(body))
         except ValueError as error:
             raise Refusal(422, f"not a submission: {_reason(error)}") from None
-        return _answer(await advisor.advise(submission))
 
     async def measurements(request: Request) -> Response:
         body = await _body(request)

@@ -29,6 +29,7 @@ log = logging.getLogger("gpumemd")
 _GRACE_S = 20.0
 """`gpumem estimate` ends itself; after its own limit and so much more it is killed."""
 
+_ASKED_S = 1.0
 _MAX_OUTPUT = 8 * 1024**2
 _MAX_ERRORS = 64 * 1024
 _DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
@@ -227,7 +228,7 @@ class UserRun:
         if self._config is not None:
             options += ["--config", str(self._config)]
         process = subprocess.Popen(
-            [*_LIMITS, *self._command, *options, str(script), *task.submission.argv[1:]],
+            [*_LIMITS, *self._command, *options, str(script), "--", *task.submission.argv[1:]],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -334,7 +335,15 @@ def _environment(submission: Submission, user: pwd.struct_passwd) -> dict[str, s
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kills the session of the run; what left the session is in the run's sandbox and dies with it."""
+    """Ends the session of the run; what left the session is in the run's sandbox and dies with it.
+
+    `gpumem estimate` is asked first, so that it takes its temporary folder away.
+    """
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_ASKED_S)
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -19,7 +19,7 @@ from history.store import Store, StoreError
 log = logging.getLogger("gpumemd")
 
 _MOST_WAITING = 50_000
-_GATHER_S = 0.02
+_GATHER_S = 0.1
 _RETRY_S = 1.0
 
 Write = Callable[[Store], Any]

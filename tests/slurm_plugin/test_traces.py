@@ -172,7 +172,7 @@ def test_a_trace_is_the_users_alone(state: Path, alice: User, monkeypatch: pytes
         "PATH": "/usr/bin",
         "MINE": "1",
     }
-    assert facts["arguments"] == ["--lr", "a b; $(c)"]
+    assert facts["arguments"] == ["--", "--lr", "a b; $(c)"]  # not options of gpumem
     assert facts["options"]["--gpu"] == "a100-80gb"
     assert facts["cwd"] == str(alice.home)
     assert (facts["script_mode"], facts["folder_mode"]) == ("0o700", "0o700")

@@ -6,7 +6,9 @@ Exit code 0 only if everything that is claimed was seen; 1 if not; 2 if the clus
 from __future__ import annotations
 
 import argparse
+import io
 import itertools
+import re
 import shutil
 import signal
 import sys
@@ -86,11 +88,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
     parser.add_argument("--examples", type=Path, default=Path("examples"), help="folder of the batch scripts")
     parser.add_argument("--timeout", type=float, default=150, help="seconds until the demo gives up")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw what was printed into a picture")
     options = parser.parse_args(argv)
     signal.signal(
         signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM)
     )  # stops everything on its way out
-    console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+    console = Console(
+        highlight=False,
+        soft_wrap=not (sys.stdout.isatty() or options.svg),
+        record=options.svg is not None,
+        width=110 if options.svg else None,
+    )
     begun = time.monotonic()
     try:
         with Site(settings={"service": {"tracers": len(SHARING_JOBS) + 1}}) as site:
@@ -108,6 +116,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("demo: interrupted; everything is stopped", file=sys.stderr)
         return 130
     console.print(f"All stopped, {folder} is gone; {time.monotonic() - begun:.0f} s in all.")
+    if options.svg:
+        picture = console.export_svg(title="make demo")
+        options.svg.write_text(re.sub(r"@font-face \{.*?\}", "", picture, flags=re.DOTALL))  # no downloads
     return 0 if all(ok for _, ok in checks) else 1
 
 
@@ -250,8 +261,9 @@ def _gpu_line(demo: Demo, where: Place) -> Text:
 
 def _conclude(console: Console, demo: Demo, checks: Sequence[tuple[str, bool]]) -> None:
     console.print()
-    print_table([story.record for story in demo.stories if story.record])
-    console.print()
+    table = io.StringIO()
+    print_table([story.record for story in demo.stories if story.record], table)
+    console.print(Text(table.getvalue()))
     for text, ok in checks:
         console.print(Text("✓ " if ok else "✗ ", "green" if ok else "red").append(text))
     if all(ok for _, ok in checks):

@@ -4,8 +4,8 @@
 
 Needs root, and Slurm's packages: a real slurmctld is started twice, without and with the submit plug-in.
 The goals: 99 of 100 answers within 5 ms at 100 submissions a second; nothing ever waits for more than 50 ms;
-of 100 submissions a second slurmctld takes at least 95 % as many as without. All jobs ask for a GPU and have a
-script that is known, so that each of them is rewritten. Clients and daemons share the machine's cores.
+of 100 submissions a second slurmctld takes at least 95 % as many as without. All jobs ask for a GPU and have
+a script that is known, so that each of them is rewritten. Clients and daemons share the machine's cores.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from estimator.trace import InputFile
     from settings import Settings
 
-COULD_NOT, WRONG_USAGE, INTERRUPTED = 1, 2, 130
+COULD_NOT, INTERRUPTED = 1, 130
 
 app = typer.Typer(
     name="gpumem",

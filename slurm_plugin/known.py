@@ -51,11 +51,6 @@ class KnownResults:
             while len(self._entries) > _MOST:
                 self._entries.popitem(last=False)
 
-    def forget(self, fingerprint: str) -> None:
-        """Drops a result that no longer holds."""
-        with self._lock:
-            self._entries.pop(fingerprint, None)
-
 
 def unchanged(inputs: Sequence[Input]) -> bool:
     """Whether every file is as it was when it was traced. Touches the file system: may block."""

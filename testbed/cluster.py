@@ -154,10 +154,6 @@ class Cluster:
             "slurmctld",
         )
 
-    def stop_controller(self) -> None:
-        """Ends slurmctld alone; jobs go on."""
-        _end([self._daemons.pop("slurmctld")])
-
     def start_node(self, node: str) -> None:
         """Starts the slurmd of `node`."""
         self._spawn(f"slurmd.{node}", [_program("slurmd"), "-D", "-N", node, "-f", str(self.conf)])

@@ -156,10 +156,9 @@ def write_placeholders(soname: str, symbols: Dict[str, Optional[str]], needed: s
     names = sorted(symbols)
     strings = _Strings()
     table = [_SYMBOL.pack(0, 0, 0, 0, 0, 0), _SYMBOL.pack(strings.add(handler), 0x10, 0, 0, 0, 0)]
-    strings.add(soname), strings.add(needed)
     offsets = [strings.add(name) for name in names]
-    for node in nodes:
-        strings.add(node)
+    for text in (soname, needed, *nodes):
+        strings.add(text)
 
     # one read-only, executable segment: headers, tables, code and the names that the code passes on
     layout = _Layout(64 + 56 * 4)

@@ -25,7 +25,7 @@ class OpenedFiles:
             if event == "open" and len(paths) < LIMIT:
                 path, _mode, flags = arguments
                 writes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR)
-                if isinstance(path, str) and not writes and not _is_installed(path):
+                if isinstance(path, str) and not writes and not is_installed(path):
                     paths[path] = None
 
         sys.addaudithook(heard)
@@ -35,7 +35,7 @@ class OpenedFiles:
         found: Dict[str, Dict[str, Any]] = {}
         for path in list(self._paths) + _modules():
             path = os.path.abspath(path)
-            if _is_installed(path) or path.endswith(".pyc"):
+            if is_installed(path) or path.endswith(".pyc"):
                 continue
             try:
                 status = os.stat(path)
@@ -52,7 +52,7 @@ def _modules() -> List[str]:
     return [file for file in files if isinstance(file, str)]
 
 
-def _is_installed(path: str) -> bool:
+def is_installed(path: str) -> bool:
     """Parts of the interpreter, of packages and of the system change only by an installation."""
     if path.startswith((sys.prefix + os.sep, sys.base_prefix + os.sep)):
         return True

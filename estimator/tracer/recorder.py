@@ -70,7 +70,7 @@ class Recorder:
         """The recorded part of the trace (see `estimator/trace.py` for its form)."""
         torch = self._torch
         index = self._mark(self._marks[-1][0])
-        self._owned += list(self._owned_by_modules(index))
+        self._own_modules(index)
         peaks = {
             "allocated": torch.cuda.max_memory_allocated(self._index),
             "reserved": torch.cuda.max_memory_reserved(self._index),
@@ -173,17 +173,14 @@ class Recorder:
         except (RuntimeError, NotImplementedError):  # sparse and wrapper tensors have no storage of their own
             return None
 
-    def _owned_by_modules(self, index: int) -> Iterator[Dict[str, Any]]:
+    def _own_modules(self, index: int) -> None:
         """Parameters that no optimizer knows (frozen ones) and buffers, of all modules alive."""
         kind = self._torch.nn.Module
         # the type is asked, not the object: a proxy's __class__ may run code of the user
         modules = [thing for thing in gc.get_objects() if issubclass(type(thing), kind)]
-        before = len(self._owned)
         for owner in ("parameters", "buffers"):
             tensors = [t for m in modules for t in list((m.__dict__.get("_" + owner) or {}).values())]
             self._own(index, owner, tensors)
-        found, self._owned[before:] = self._owned[before:], []
-        return iter(found)
 
     def _columns(
         self, history: List[Dict[str, Any]]

@@ -9,7 +9,7 @@ import os
 import sys
 from typing import Any, Dict, Optional
 
-from .inputs import OpenedFiles
+from .inputs import OpenedFiles, is_installed
 
 FORMAT = 1
 
@@ -126,19 +126,11 @@ def _describe(error: Optional[BaseException]) -> Optional[Dict[str, Any]]:
     traceback = error.__traceback__
     while traceback is not None:
         name = traceback.tb_frame.f_code.co_filename
-        if not name.startswith("<") and os.path.isfile(name) and not _is_library(name):
+        if not name.startswith("<") and os.path.isfile(name) and not is_installed(name):
             file, line = name, traceback.tb_lineno
         traceback = traceback.tb_next
     message = error.msg if isinstance(error, SyntaxError) else str(error)
     return {"type": type(error).__name__, "message": message[:2000], "file": file, "line": line}
-
-
-def _is_library(path: str) -> bool:
-    return (
-        "site-packages" in path
-        or "dist-packages" in path
-        or path.startswith(sys.base_prefix + os.sep + "lib")
-    )
 
 
 def _stop_children() -> None:

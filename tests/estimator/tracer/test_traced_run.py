@@ -167,6 +167,12 @@ def test_an_exception_is_reported_with_the_line_of_the_user(traced):
     assert trace["error"]["line"] == 3
 
 
+def test_an_exception_below_our_own_wrappers_is_the_line_of_the_user(traced):
+    _, trace = traced("import torch\nx = torch.ones(1).cuda()\nx.backward()\n")
+    assert trace["error"]["type"] == "RuntimeError"
+    assert (Path(trace["error"]["file"]).name, trace["error"]["line"]) == ("train.py", 3)
+
+
 def test_an_exception_before_torch_is_reported_too(traced):
     _, trace = traced("x = 1\nx.y\n")
     assert (trace["error"]["type"], trace["error"]["line"]) == ("AttributeError", 2)

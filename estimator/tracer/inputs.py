@@ -8,7 +8,7 @@ import sys
 from typing import Any, Dict, List
 
 LIMIT = 1000
-NOT_INPUTS = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/", "/lib/", "/run/", "/var/")
+NOT_INPUTS = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/", "/lib/", "/run/")
 
 
 class OpenedFiles:

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
+from estimator.held import HeldSegment, State
+
 MIB = 1024**2
 
 # The names that the constants have in CUDACachingAllocator.cpp are kMinBlockSize, kSmallSize and so on.
@@ -23,6 +25,7 @@ MIN_LARGE_ALLOC = 10 * MIB  # from here on a segment is as large as its request 
 ROUND_LARGE = 2 * MIB  # ... rounded up to this
 
 UNLIMITED = 1 << 62
+BEFORE = -1  # the event of what was there before the history begins
 
 
 class Action(IntEnum):
@@ -237,6 +240,39 @@ class Allocator:
                 self._addresses.remove(block.address)
                 self.reserved -= block.size
 
+    def adopt(self, segment: HeldSegment) -> None:
+        """Takes a segment over with its blocks; those in use get their address as handle.
+
+        What is adopted is older than all that follows, in the order in which it is adopted.
+
+        Raises:
+            ReplayError: another segment lies there.
+        """
+        if self._addresses.place(segment.size, segment.address) != segment.address:
+            raise ReplayError("two segments lie at one address")
+        self.reserved += segment.size
+        self._segments += 1
+        order = self._segments if self.config.oldest_segment_first else 0
+        pool = self._get_pool(segment.stream, segment.is_small)
+        before: Block | None = None
+        for held in segment.blocks:
+            block = Block(held.address, held.size, order, pool)
+            block.prev = before
+            if before is not None:
+                before.next = block
+            before = block
+            block.active = held.state is not State.FREE
+            if held.state is State.ALLOCATED:
+                self.live[block.address] = block
+                self.allocated += block.size
+            elif held.state is State.AWAITING_FREE:
+                self.awaiting_free[block.address] = block
+        block_or_none = before
+        while block_or_none is not None:  # linked now, which decides what is a whole segment
+            if not block_or_none.active:
+                pool.insert(block_or_none)
+            block_or_none = block_or_none.prev
+
     def pools(self) -> list[BlockPool]:
         """The pools of free blocks, one for each stream and size class that was used."""
         return list(self._pools.values())
@@ -298,7 +334,10 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class LiveBlock:
-    """A block in use: the event that allocated it, the recorded address, the bytes asked for and taken."""
+    """A block in use: the event that allocated it, the recorded address, the bytes asked for and taken.
+
+    `event` is `BEFORE` for a block of the initial state.
+    """
 
     event: int
     address: int
@@ -336,8 +375,15 @@ class Replay:
     oom: OutOfMemory | None
 
 
-def replay(history: History, capacity: int = UNLIMITED, config: AllocatorConfig = DEFAULT_CONFIG) -> Replay:
+def replay(
+    history: History,
+    capacity: int = UNLIMITED,
+    config: AllocatorConfig = DEFAULT_CONFIG,
+    initial: Sequence[HeldSegment] = (),
+) -> Replay:
     """Replays a recorded history on a device whose allocator may reserve `capacity` bytes.
+
+    `initial` is what the allocator held before the history begins.
 
     Of the recorded segments only two things are used: their addresses, where the replay needs a segment at
     the same event, so that equal blocks are chosen in the recorded order; and that segments were freed. The
@@ -347,11 +393,13 @@ def replay(history: History, capacity: int = UNLIMITED, config: AllocatorConfig 
         ReplayError: the history contradicts itself.
     """
     allocator = Allocator(capacity, config)
+    for segment in initial:
+        allocator.adopt(segment)
     block_sizes: dict[int, int] = {}  # of each `ALLOC`, by event
     segments: list[Segment] = []
-    peak_event: int | None = None
-    busiest_event: int | None = None
-    reserved_peak = allocated_peak = 0
+    reserved_peak, allocated_peak = allocator.reserved, allocator.allocated
+    peak_event: int | None = BEFORE if reserved_peak else None
+    busiest_event: int | None = BEFORE if allocated_peak else None
     oom: OutOfMemory | None = None
     segment_address: int | None = None  # recorded since the last allocation
     emptied = False  # in a row of freed segments, which is one `empty_cache`
@@ -390,7 +438,7 @@ def replay(history: History, capacity: int = UNLIMITED, config: AllocatorConfig 
         reserved_peak=reserved_peak,
         peak_event=peak_event,
         busiest_event=busiest_event,
-        live=_live_after(history, busiest_event, block_sizes),
+        live=_live_after(history, busiest_event, block_sizes, initial),
         segments=tuple(segments),
         retries=allocator.retries,
         oom=oom,
@@ -463,18 +511,24 @@ def _rows(history: History) -> Iterator[tuple[int, int, int, int]]:
     return zip(history.action, history.address, history.size, history.stream, strict=True)
 
 
-def _live_after(history: History, event: int | None, block_sizes: dict[int, int]) -> tuple[LiveBlock, ...]:
+def _live_after(
+    history: History, event: int | None, block_sizes: dict[int, int], initial: Sequence[HeldSegment] = ()
+) -> tuple[LiveBlock, ...]:
     """The blocks in use after `event`: a second pass is cheaper than a copy at every new peak."""
     if event is None:
         return ()
+    before = {
+        block.address: LiveBlock(BEFORE, block.address, block.requested, block.size)
+        for segment in initial
+        for block in segment.blocks
+        if block.state is State.ALLOCATED
+    }
     allocated_by: dict[int, int] = {}
     for at in range(event + 1):
         action = history.action[at]
         if action == _ALLOC:
             allocated_by[history.address[at]] = at
-        elif action == _FREE_REQUESTED:
-            del allocated_by[history.address[at]]
-    return tuple(
-        LiveBlock(at, address, history.size[at], block_sizes[at])
-        for address, at in sorted(allocated_by.items())
-    )
+        elif action == _FREE_REQUESTED and allocated_by.pop(history.address[at], None) is None:
+            del before[history.address[at]]
+    live = [LiveBlock(at, address, history.size[at], block_sizes[at]) for address, at in allocated_by.items()]
+    return tuple(sorted([*before.values(), *live], key=lambda block: block.address))

@@ -16,8 +16,10 @@ class Recording:
     """A program on a recording device; `alloc` returns the address."""
 
     def __init__(self, phase: str = "setup") -> None:
-        self._allocator = Allocator()
+        self.allocator = Allocator()
         self._next_handle = 0
+        self.requested: dict[int, int] = {}
+        self._streams: dict[int, int] = {}  # by address of a segment
         self._handles: dict[int, int] = {}
         self.columns: dict[str, list[int]] = {
             name: [] for name in ("action", "address", "size", "stream", "stack")
@@ -32,23 +34,28 @@ class Recording:
             column.append(value)
 
     def alloc(self, size: int, stream: int = 0, in_module: bool = False) -> int:
-        reserved = self._allocator.reserved
+        reserved = self.allocator.reserved
         self._next_handle += 1
-        block = self._allocator.malloc(self._next_handle, size, stream)
-        if self._allocator.reserved > reserved:
+        block = self.allocator.malloc(self._next_handle, size, stream)
+        if self.allocator.reserved > reserved:
             first = block
-            self.event(Action.SEGMENT_ALLOC, first.address, self._allocator.reserved - reserved, stream)
+            self._streams[first.address] = stream
+            self.event(Action.SEGMENT_ALLOC, first.address, self.allocator.reserved - reserved, stream)
         self.event(Action.ALLOC, block.address, size, stream, 0 if in_module else 1)
         self._handles[block.address] = self._next_handle
+        self.requested[block.address] = size
         return block.address
 
+    def stream_of(self, segment_address: int) -> int:
+        return self._streams[segment_address]
+
     def free_requested(self, address: int) -> None:
-        self._allocator.free(self._handles[address])
-        self.event(Action.FREE_REQUESTED, address, 0)
+        self.allocator.free(self._handles[address])
+        self.event(Action.FREE_REQUESTED, address, self.requested[address])
 
     def free_completed(self, address: int) -> None:
-        self._allocator.complete_free(self._handles.pop(address))
-        self.event(Action.FREE_COMPLETED, address, 0)
+        self.allocator.complete_free(self._handles.pop(address))
+        self.event(Action.FREE_COMPLETED, address, self.requested[address])
 
     def free(self, *addresses: int) -> None:
         for address in addresses:
@@ -56,10 +63,10 @@ class Recording:
             self.free_completed(address)
 
     def empty_cache(self) -> None:
-        whole = [b for pool in self._allocator.pools() for b in pool if not b.is_split]
+        whole = [b for pool in self.allocator.pools() for b in pool if not b.is_split]
         for block in whole:
-            self.event(Action.SEGMENT_FREE, block.address, block.size)
-        self._allocator.empty_cache()
+            self.event(Action.SEGMENT_FREE, block.address, block.size, self._streams[block.address])
+        self.allocator.empty_cache()
 
     def mark(self, phase: str, step: int = 0) -> int:
         self.marks.append({"event": len(self.columns["action"]), "phase": phase, "step": step})

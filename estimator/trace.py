@@ -113,11 +113,12 @@ class UserError(_Model):
 
 
 class InputFile(_Model):
-    """A file of the user that the run read; the estimate holds while size and time stay."""
+    """A file of the user that the run read; the estimate holds while size and time, or content, stay."""
 
     path: Text
     size: Count
     mtime_ns: int
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
 
 
 class Peaks(_Model):

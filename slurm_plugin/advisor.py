@@ -127,7 +127,7 @@ class Advisor:
         if job is None:
             decision = policy.passed(understood.reason, policy.asked_text(submission))
         else:
-            known = await self._still_known(understood.fingerprint)
+            known = await self._still_known(understood.fingerprint, submission.uid)
             decision = policy.decide(submission, job, known, self._settings, busy=self._busy())
         # slurmctld waits: the answer goes first
         asyncio.get_running_loop().call_soon(self._follow_up, decision_id, understood, decision, known)
@@ -168,14 +168,14 @@ class Advisor:
         self._record(decision_id, understood, decision, known, task)
         self._finder.expect(decision_id, understood.submission.uid, partial(self._found, decision_id, task))
 
-    async def _still_known(self, fingerprint: str) -> Known | None:
+    async def _still_known(self, fingerprint: str, uid: int) -> Known | None:
         known = self._known.get(fingerprint)
         if known is None or not known.inputs:
             return known
         if self._looks >= _MOST_LOOKS:  # the file system hangs; do not pile up threads' work behind it
             return None
         self._looks += 1
-        look = asyncio.get_running_loop().run_in_executor(self._lookers, unchanged, known.inputs)
+        look = asyncio.get_running_loop().run_in_executor(self._lookers, unchanged, known.inputs, uid)
         look.add_done_callback(self._looked)
         done, _ = await asyncio.wait([look], timeout=_LOOK_AT_INPUTS_S)
         return known if done and look.result() else None

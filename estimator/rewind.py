@@ -161,7 +161,7 @@ def _blocks(
         if size is None:
             size = config.round_size(block.requested)
             rest = end - address - size
-            if rest > 0 and not config.should_split(rest, segment.is_small):
+            if rest > 0 and not config.should_split(size, rest, segment.is_small):
                 size = end - address
         if address < at or address + size > end:
             raise HeldError("blocks overlap, or reach over the end of their segment")

@@ -273,7 +273,7 @@ def test_law_blocks_tile_the_segments(operations, capacity):
             if block.next is not None:
                 assert block.next.prev is block
                 assert block.address + block.size == block.next.address
-                assert block.active or block.next.active, "free neighbours were not merged"
+                assert not (block.free and block.next.free), "free neighbours were not merged"
 
 
 @given(OPERATIONS)

@@ -1,0 +1,48 @@
+"""Replay of PyTorch's native caching allocator: how much GPU memory a history of allocations reserves.
+
+Written to be read beside `c10/cuda/CUDACachingAllocator.cpp` (PyTorch 2.x), in its terms. A *segment* is what
+one `cudaMalloc` returned; it is cut into *blocks*; *reserved* bytes are those of all segments, *allocated*
+bytes those of the blocks in use, rounding and unsplit rest included. Sizes are bytes.
+
+`rules` sizes and settings · `blocks` blocks and pools · `device` memory and addresses · `expandable` segments
+that grow · `caching` the allocator · `streams` events of `record_stream` · `history`, `state`, `replay`: use.
+"""
+
+from __future__ import annotations
+
+from estimator.allocator.blocks import Block, BlockPool
+from estimator.allocator.caching import Allocator, OutOfMemoryError
+from estimator.allocator.history import Action, History, ReplayError
+from estimator.allocator.replay import BEFORE, LiveBlock, OutOfMemory, Replay, Segment, as_recorded, replay
+from estimator.allocator.rules import (
+    DEFAULT_CONFIG,
+    LOWEST_ADDRESS_FIRST,
+    SMALL_BUFFER,
+    UNLIMITED,
+    AllocatorConfig,
+)
+from estimator.allocator.state import capture, restore
+
+__all__ = [
+    "BEFORE",
+    "DEFAULT_CONFIG",
+    "LOWEST_ADDRESS_FIRST",
+    "SMALL_BUFFER",
+    "UNLIMITED",
+    "Action",
+    "Allocator",
+    "AllocatorConfig",
+    "Block",
+    "BlockPool",
+    "History",
+    "LiveBlock",
+    "OutOfMemory",
+    "OutOfMemoryError",
+    "Replay",
+    "ReplayError",
+    "Segment",
+    "as_recorded",
+    "capture",
+    "replay",
+    "restore",
+]

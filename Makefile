@@ -1,5 +1,5 @@
 # `make setup` is part of every other target; it takes a second when nothing is to be done.
-.PHONY: setup demo test lint bench
+.PHONY: setup demo test lint bench coverage
 
 # looked up when used: setup makes it, and may make it a link to a place that ordinary users can enter
 BIN = $(shell readlink -f .venv)/bin
@@ -19,6 +19,11 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# real scripts of many libraries, which setup does not install; writes docs/coverage.md
+coverage: setup
+	@DS_BUILD_OPS=0 $(BIN)/python -m pip -q --disable-pip-version-check install --root-user-action=ignore "gpumem[coverage]"
+	@$(BIN)/python -m bench.coverage $(ARGS)
 
 bench: setup
 	@for bench in $$(ls bench/*.py | grep -v __init__); do \

@@ -154,7 +154,9 @@ def _estimate(
         gpu = _choose(catalog, configured, gpu_name, launch.script.partition if launch.script else None)
         with _progress(f"{launch.name} on a pretend {gpu.key}") as watch:
             traced = trace_run.run(launch, gpu, limits, os.environ, watch)
-            result = estimated(traced.traces, gpu, limits, traced.wall_s, traced.failures)
+            result = estimated(
+                traced.traces, gpu, limits, traced.wall_s, traced.failures, traced.host_memory_bytes
+            )
     except (
         settings.SettingsError,
         CatalogError,

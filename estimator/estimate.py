@@ -54,6 +54,7 @@ class Estimate:
     by_owner: Mapping[Owner, int]
     steps: int
     wall_s: float | None
+    host_memory_bytes: int | None
     torch_version: str | None
     gpu: str
     fits: bool
@@ -78,11 +79,13 @@ def estimate(
     settings: Settings,
     wall_s: float | None = None,
     failures: Sequence[str] = (),
+    host_memory_bytes: int | None = None,
 ) -> Estimate:
     """The estimate for a job whose Python processes left these traces.
 
-    `wall_s` is how long they took (s); `failures` tell what went wrong in the job apart from them. A job of
-    which a part failed has an estimate, a bounded one, from the processes that came to their end.
+    `wall_s` is how long they took (s), `host_memory_bytes` what they had resident at most, all together;
+    `failures` tell what went wrong in the job apart from them. A job of which a part failed has an estimate,
+    a bounded one, from the processes that came to their end.
 
     Raises:
         NotTraining: no process used PyTorch on the GPU.
@@ -127,6 +130,7 @@ def estimate(
         by_owner=bytes_by_owner(largest.trace, largest.replayed),
         steps=largest.trace.steps,
         wall_s=wall_s,
+        host_memory_bytes=host_memory_bytes,
         torch_version=largest.trace.torch_version,
         gpu=gpu.name,
         fits=fits,

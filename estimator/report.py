@@ -45,6 +45,7 @@ def to_json(estimate: Estimate) -> dict[str, object]:
         "by_owner": {owner.value: size for owner, size in estimate.by_owner.items()},
         "steps": estimate.steps,
         "wall_s": estimate.wall_s,
+        "host_memory_bytes": estimate.host_memory_bytes,
         "torch_version": estimate.torch_version,
         "gpu": estimate.gpu,
         "fits": estimate.fits,

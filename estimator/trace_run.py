@@ -71,11 +71,15 @@ class Launch:
 
 @dataclass(frozen=True)
 class Traced:
-    """The traces of a job's Python processes, one of them complete; `failures`: what else went wrong."""
+    """The traces of a job's Python processes, one of them complete; `failures`: what else went wrong.
+
+    `host_memory_bytes` is the most that all its processes together had resident.
+    """
 
     traces: tuple[trace.Trace, ...]
     failures: tuple[str, ...]
     wall_s: float
+    host_memory_bytes: int
 
 
 def run(
@@ -151,8 +155,9 @@ def run(
     if outcome.end == "timeout":
         failed = f"{launch.name} was stopped after {settings.timeout_s} s: a later part of it may need more"
     if failed is None or any(one.end == "exception" for one in traces):
-        return Traced(traces, (), outcome.wall_s)
-    return Traced(traces, (trace.printable(failed),), outcome.wall_s)
+        failed = None
+    failures = (trace.printable(failed),) if failed is not None else ()
+    return Traced(traces, failures, outcome.wall_s, outcome.memory_peak_bytes)
 
 
 # --- before the run ---

@@ -49,6 +49,7 @@ def test_the_json_object_has_the_keys_of_the_contract():
         "by_owner",
         "steps",
         "wall_s",
+        "host_memory_bytes",
         "torch_version",
         "gpu",
         "fits",
@@ -58,7 +59,7 @@ def test_the_json_object_has_the_keys_of_the_contract():
     assert content["status"] == "bounded"
     assert content["by_owner"]["parameters"] == 3000 * MIB
     assert sum(content["by_owner"].values()) == content["reserved_peak_bytes"]
-    assert content["inputs"] == [{"path": "/home/u/train.py", "size": 120, "mtime_ns": 5}]
+    assert content["inputs"] == [{"path": "/home/u/train.py", "size": 120, "mtime_ns": 5, "sha256": None}]
     assert report.failure_to_json("no GPU") == {"status": "failed", "reason": "no GPU"}
 
 

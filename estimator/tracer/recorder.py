@@ -12,6 +12,7 @@ import functools
 import gc
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
+from . import compile
 from . import device as fake
 
 ACTIONS = (
@@ -98,7 +99,7 @@ class Recorder:
             "steps": max(self._optimizer_steps.values(), default=0),
             "complete": len(history) < self._max_events,
             "unknown_calls": self._device.unknown_calls(),
-            "invented": self._device.invented(),
+            "invented": self._device.invented() + compile.choices_by_timing(),
             "read_back": sum(event.kind == fake.READ_BACK for event in events),
             "peaks": peaks,
         }

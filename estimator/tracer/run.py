@@ -41,11 +41,12 @@ class TracedRun:
 
     def attach(self) -> None:
         """Called when torch has been imported over the fake device."""
-        from . import values, weights
+        from . import compile, values, weights
         from .recorder import Recorder
 
         weights.leave_uninitialised()
         values.make_readable()
+        compile.without_kernels()
         self._recorder = Recorder(self.device, self._settings["max_events"])
         self._recorder.attach(self._settings["steps"], self._enough)
 

@@ -1,7 +1,8 @@
-"""Runs code right before and right after the first `import torch` of a process."""
+"""Runs code right before and right after the first `import torch` of a process, and after other imports."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import sys
 from typing import Any, Callable, cast
@@ -9,15 +10,31 @@ from typing import Any, Callable, cast
 
 def when_torch_loads(before: Callable[[Any], None], after: Callable[[], None]) -> None:
     """Calls `before(spec)` when torch is found, and `after()` when it has been executed."""
-    sys.meta_path.insert(0, _Finder(before, after))
+    sys.meta_path.insert(0, _Finder("torch", before, after))
+
+
+def when_module_loads(name: str, change: Callable[[Any], None]) -> None:
+    """Calls `change(module)` when the module `name` has been executed; at once if it has been before.
+
+    A change that fails leaves the module as it is: what it was to change is then of another version.
+    """
+
+    def after() -> None:
+        with contextlib.suppress(Exception):
+            change(sys.modules[name])
+
+    if name in sys.modules:
+        after()
+    else:
+        sys.meta_path.insert(0, _Finder(name, lambda spec: None, after))
 
 
 class _Finder:
-    def __init__(self, before: Callable[[Any], None], after: Callable[[], None]) -> None:
-        self._before, self._after = before, after
+    def __init__(self, name: str, before: Callable[[Any], None], after: Callable[[], None]) -> None:
+        self._name, self._before, self._after = name, before, after
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name != "torch":
+        if name != self._name:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)

@@ -41,6 +41,8 @@ def loads(data: bytes, limits: Limits = Limits()) -> object:
     Raises:
         PickleRefused: it would call something, is damaged or incomplete, or exceeds `limits`.
     """
+    if data[:1] != b"\x80":
+        raise PickleRefused("it is no pickle of protocol 2 or later")
     reader = _Reader(data, limits)
     try:
         return reader.run()

@@ -1,4 +1,4 @@
-"""What the allocator held at the beginning of a history, from what it holds at the end.
+"""What the allocator held at the beginning of a history, from what it holds at the end, and the reverse.
 
 PyTorch keeps the last N entries of its memory history, and recording may begin late: then blocks are freed
 that the history never allocated. The segments at its end are known, so their state at its beginning follows
@@ -61,6 +61,38 @@ def rewind(
     return segments.filled(live, config)
 
 
+def advance(
+    initial: Iterable[HeldSegment], history: History, config: AllocatorConfig = DEFAULT_CONFIG
+) -> tuple[HeldSegment, ...]:
+    """The segments at the end of `history`, ordered by address; `initial` are those at its beginning.
+
+    As `rewind`, it takes a gap behind a block for its unsplit rest where it can be that.
+
+    Raises:
+        HeldError: the history does not follow from `initial`.
+    """
+    segments = _Segments(initial)
+    live = segments.live_blocks()
+    rows = zip(history.action, history.address, history.size, history.stream, strict=True)
+    for action, address, size, stream in rows:
+        if action == _ALLOC:
+            if address in live:
+                raise HeldError("an address is allocated that is in use")
+            live[address] = _Live(size, None, State.ALLOCATED)
+        elif action == _FREE_REQUESTED:
+            if address not in live:
+                raise HeldError("an address is freed that is not in use")
+            live[address].state = State.AWAITING_FREE
+        elif action == _FREE_COMPLETED:
+            if live.pop(address, None) is None:
+                raise HeldError("an address is freed that is not in use")
+        elif action in _GROWING:
+            segments.add(address, size, stream, action == Action.SEGMENT_MAP)
+        elif action in _SHRINKING:
+            segments.remove(address, size, action == Action.SEGMENT_UNMAP)
+    return segments.filled(live, config)
+
+
 _ALLOC, _FREE_REQUESTED, _FREE_COMPLETED = (
     int(Action.ALLOC),
     int(Action.FREE_REQUESTED),
@@ -73,14 +105,14 @@ _SHRINKING = (int(Action.SEGMENT_FREE), int(Action.SEGMENT_UNMAP))
 class _Segments:
     """Segments by address, without their blocks."""
 
-    def __init__(self, final: Iterable[HeldSegment]) -> None:
-        self._final = sorted(final, key=lambda segment: segment.address)
-        self._by_address = {segment.address: replace(segment, blocks=()) for segment in self._final}
+    def __init__(self, held: Iterable[HeldSegment]) -> None:
+        self._held = sorted(held, key=lambda segment: segment.address)
+        self._by_address = {segment.address: replace(segment, blocks=()) for segment in self._held}
 
     def live_blocks(self) -> dict[int, _Live]:
         return {
             block.address: _Live(block.requested, block.size, block.state)
-            for segment in self._final
+            for segment in self._held
             for block in segment.blocks
             if block.state is not State.FREE
         }
@@ -103,13 +135,13 @@ class _Segments:
     def remove(self, address: int, size: int, mapped: bool) -> None:
         whole = self._by_address.get(address) if not mapped else self._around(address)
         if whole is None or (not mapped and whole.size != size):
-            raise HeldError("a segment of the history is not there at its end")
+            raise HeldError("a segment of the history is not where it should be")
         del self._by_address[whole.address]
         if not mapped:
             return
         end, whole_end = address + size, whole.address + whole.size
         if end > whole_end:
-            raise HeldError("a segment of the history is not there at its end")
+            raise HeldError("a segment of the history is not where it should be")
         if whole.address < address:
             self._put(replace(whole, size=address - whole.address))
         if end < whole_end:

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from estimator import recorded_by
 from estimator.allocator import (
-    DEFAULT_CONFIG,
-    LOWEST_ADDRESS_FIRST,
     AllocatorConfig,
     Replay,
     ReplayError,
@@ -182,12 +181,8 @@ def _replay_without_limit(events: Events) -> tuple[Replay, AllocatorConfig | Non
 
     If none of the known rules reproduces these (other settings, another PyTorch), what was recorded itself.
     """
-    recorded = as_recorded(events)
-    for config in (DEFAULT_CONFIG, LOWEST_ADDRESS_FIRST):
-        replayed = replay(events, config=config)
-        if [segment.size for segment in replayed.segments] == [segment.size for segment in recorded.segments]:
-            return replayed, config
-    return recorded, None
+    replayed, config = recorded_by.find(events, recorded_by.candidates())
+    return (replayed, config) if config is not None else (as_recorded(events), None)
 
 
 def _doubts(trace: Trace, gpu: GPU) -> list[str]:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand
 
+from estimator import replay_cli
+
 if TYPE_CHECKING:
     from estimator.catalog import GPU, Catalog
     from estimator.sandbox import Usage
@@ -31,11 +33,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-
-
-@app.callback()
-def _gpumem() -> None:
-    """Makes `estimate` a subcommand although it is the only one."""
 
 
 class _Failed(Exception):
@@ -213,6 +210,9 @@ def _progress(what: str) -> Iterator[Callable[[Usage], None]]:
             )
 
         yield watch
+
+
+app.command(no_args_is_help=True)(replay_cli.replay)
 
 
 def main() -> NoReturn:

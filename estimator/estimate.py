@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from estimator import recorded_by
@@ -14,6 +14,7 @@ from estimator.allocator import (
     as_recorded,
     replay,
 )
+from estimator.capacity import least_capacity
 from estimator.catalog import GPU
 from estimator.owners import Owner, bytes_by_owner
 from estimator.trace import Events, InputFile, Trace
@@ -23,6 +24,8 @@ from settings import Estimate as Settings
 # how many blocks of a kernel fit a multiprocessor: sizes the scratch space of sorts and scans (kilobytes)
 HARMLESS_ANSWERS = ("occupancy",)
 NAMES_SHOWN = 5
+LEAST_EVENTS = 100_000  # of a trace whose least memory is searched in every estimate
+LEAST_RESOLUTION = 0.01  # of the peak
 
 
 class EstimateError(Exception):
@@ -34,12 +37,25 @@ class NotTraining(EstimateError):
 
 
 @dataclass(frozen=True, slots=True)
+class LeastMemory:
+    """The least GPU memory that the job runs in if its allocator is held to that (context included, bytes).
+
+    `retries`: how often PyTorch then frees its cache to go on. `expandable_bytes`: the same under
+    `expandable_segments:True`.
+    """
+
+    bytes: int
+    retries: int
+    expandable_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Estimate:
     """How much GPU memory a job needs. All sizes in bytes.
 
     `peak_bytes` is what NVML will show at most: `reserved_peak_bytes` and `outside_allocator_bytes`.
     `bounded` means that something had to be assumed, and `notes` say what. A job that does not fit has no
-    recommendation.
+    recommendation. `least` is None where it was not looked for.
     """
 
     status: Literal["exact", "bounded"]
@@ -51,6 +67,7 @@ class Estimate:
     shards: int | None
     shard_bytes: int
     by_owner: Mapping[Owner, int]
+    least: LeastMemory | None
     steps: int
     wall_s: float | None
     host_memory_bytes: int | None
@@ -67,6 +84,7 @@ class _Process:
 
     trace: Trace
     replayed: Replay
+    config: AllocatorConfig | None  # the rules it was recorded by, if they are known
     shortage: tuple[str, ...]  # why it does not fit
     doubts: tuple[str, ...]  # each makes the estimate a bounded one
     remarks: tuple[str, ...]
@@ -114,8 +132,15 @@ def estimate(
     status: Literal["exact", "bounded"] = "bounded" if doubts else "exact"
     peak = largest.replayed.reserved_peak + gpu.context_bytes
     shard_bytes = settings.shard_mib * MIB
+    least = _least(largest, gpu, settings)
+    needed = peak
+    if least is not None and settings.reserve == "least":
+        needed = least.bytes
+        remarks.append("recommended is the least that the job runs in: PyTorch has to be held to it")
     shards = (
-        _shards(peak, settings.margin_bounded if doubts else settings.margin, settings, gpu) if fits else None
+        _shards(needed, settings.margin_bounded if doubts else settings.margin, settings, gpu)
+        if fits
+        else None
     )
     return Estimate(
         status=status,
@@ -127,6 +152,7 @@ def estimate(
         shards=shards,
         shard_bytes=shard_bytes,
         by_owner=bytes_by_owner(largest.trace, largest.replayed),
+        least=least,
         steps=largest.trace.steps,
         wall_s=wall_s,
         host_memory_bytes=host_memory_bytes,
@@ -136,6 +162,22 @@ def estimate(
         notes=tuple(dict.fromkeys(shortages + doubts + remarks)),
         inputs=_inputs(traces),
     )
+
+
+def _least(process: _Process, gpu: GPU, settings: Settings) -> LeastMemory | None:
+    """The least memory of a process; a long trace is only searched if the recommendation follows from it."""
+    events, config = process.trace.events, process.config
+    if events is None or config is None or process.replayed.oom is not None:
+        return None
+    if len(events) > LEAST_EVENTS and settings.reserve != "least":
+        return None
+    resolution = int(LEAST_RESOLUTION * process.replayed.reserved_peak)
+    plain = least_capacity(events, config, resolution=resolution)
+    expandable = plain
+    if not config.expandable_segments:
+        expandable = least_capacity(events, replace(config, expandable_segments=True), resolution=resolution)
+    outside = gpu.context_bytes
+    return LeastMemory(plain.capacity + outside, plain.retries, expandable.capacity + outside)
 
 
 def _shards(peak: int, margin: float, settings: Settings, gpu: GPU) -> int:
@@ -173,7 +215,7 @@ def _examine(trace: Trace, gpu: GPU, one_of_several: bool) -> _Process:
     def told(texts: list[str]) -> tuple[str, ...]:
         return tuple(f"{trace.program}: {text}" if one_of_several else text for text in texts)
 
-    return _Process(trace, replayed, told(shortages), told(doubts), told(remarks))
+    return _Process(trace, replayed, config, told(shortages), told(doubts), told(remarks))
 
 
 def _replay_without_limit(events: Events) -> tuple[Replay, AllocatorConfig | None]:

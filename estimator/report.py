@@ -8,7 +8,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from estimator.estimate import Estimate
+from estimator.estimate import Estimate, LeastMemory
 from estimator.owners import Owner
 from settings import GIB, MIB
 
@@ -43,6 +43,9 @@ def to_json(estimate: Estimate) -> dict[str, object]:
         "shards": estimate.shards,
         "shard_bytes": estimate.shard_bytes,
         "by_owner": {owner.value: size for owner, size in estimate.by_owner.items()},
+        "least_bytes": estimate.least.bytes if estimate.least else None,
+        "least_retries": estimate.least.retries if estimate.least else None,
+        "least_expandable_bytes": estimate.least.expandable_bytes if estimate.least else None,
         "steps": estimate.steps,
         "wall_s": estimate.wall_s,
         "host_memory_bytes": estimate.host_memory_bytes,
@@ -76,6 +79,8 @@ def show(estimate: Estimate, console: Console, title: str = "GPU memory") -> Non
         Text(),
         _owners(estimate),
     ]
+    if estimate.least is not None and estimate.fits:
+        parts += [Text(), Text(_least(estimate, estimate.least), style="dim")]
     if estimate.notes:
         parts += [Text(), _notes(estimate)]
     parts += [Text(), Text(_origin(estimate), style="dim")]
@@ -115,6 +120,17 @@ def _totals(estimate: Estimate) -> RenderableType:
             f"{shards} of {size(estimate.shard_bytes)}, margin included",
         )
     return table
+
+
+def _least(estimate: Estimate, least: LeastMemory) -> str:
+    times = "once" if least.retries == 1 else f"{least.retries} times"
+    text = f"Takes {size(estimate.peak_bytes)} if it may"
+    if least.bytes < estimate.peak_bytes:
+        text += f"; runs in {size(least.bytes)}"
+        text += f", freeing its cache {times}" if least.retries else ""
+    if least.expandable_bytes < least.bytes:
+        text += f"; needs {size(least.expandable_bytes)} with expandable_segments:True"
+    return text + "."
 
 
 def _owners(estimate: Estimate) -> RenderableType:

@@ -80,6 +80,11 @@ class Estimate(_Section):
         float, Field(ge=0, le=1, description="the fraction if the estimate is bounded")
     ] = 0.12
     margin_mib: Annotated[int, Field(ge=0, description="the margin is at least this, MiB")] = 256
+    reserve: Literal["peak", "least"] = Field(
+        default="peak",
+        description="memory that is recommended: what the job takes if it may (peak), or the least it runs "
+        "in when PyTorch is held to that (least: slower, and it fails if the trace missed something)",
+    )
     shard_mib: Annotated[int, Field(ge=1, description="GPU memory that one shard stands for, MiB")] = 1024
     gpus_file: Path | None = Field(
         default=None, description="GPU catalogue; default: the one installed with gpumem"

@@ -219,3 +219,38 @@ def test_an_estimated_context_is_told(gpu):
     )
     measured = gpu.model_copy(update={"source": gpu.source.model_copy(update={"context": "measured"})})
     assert estimate([training(1).trace()], measured, Settings()).notes == ()
+
+
+def caching() -> Recording:
+    """3000 MiB that stay; 4000 and 5000 MiB that are cached when 6000 MiB are asked for."""
+    recording = training(3000)
+    recording.free(recording.alloc(4000 * MIB))
+    recording.free(recording.alloc(5000 * MIB))
+    recording.alloc(6000 * MIB)
+    return recording
+
+
+def test_the_least_memory_that_a_job_runs_in(gpu):
+    made = estimate([caching().trace()], gpu, Settings())
+    assert made.reserved_peak_bytes == 18_000 * MIB
+    assert made.least is not None
+    least = made.least.bytes - gpu.context_bytes
+    assert 9000 * MIB <= least <= 9000 * MIB + 180 * MIB
+    assert made.least.retries == 2
+    assert made.least.expandable_bytes <= made.least.bytes
+
+
+def test_the_least_can_be_what_is_recommended(gpu):
+    settings = Settings(margin=0.0, margin_mib=0, shard_mib=1)
+    takes = estimate([caching().trace()], gpu, settings)
+    least = estimate([caching().trace()], gpu, settings.model_copy(update={"reserve": "least"}))
+    assert takes.recommended_bytes == takes.peak_bytes
+    assert least.least is not None
+    assert least.recommended_bytes == least.least.bytes
+    assert "has to be held to it" in notes(least)
+
+
+def test_a_long_trace_is_searched_only_if_the_recommendation_needs_it(gpu, monkeypatch):
+    monkeypatch.setattr("estimator.estimate.LEAST_EVENTS", 3)
+    assert estimate([caching().trace()], gpu, Settings()).least is None
+    assert estimate([caching().trace()], gpu, Settings(reserve="least")).least is not None

@@ -2,13 +2,14 @@
 
 import io
 import json
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from rich.console import Console
 
 from estimator import catalog, report
-from estimator.estimate import Estimate, estimate
+from estimator.estimate import Estimate, LeastMemory, estimate
 from settings import Estimate as Settings
 from tests.estimator.recording import Recording
 
@@ -47,6 +48,9 @@ def test_the_json_object_has_the_keys_of_the_contract():
         "shards",
         "shard_bytes",
         "by_owner",
+        "least_bytes",
+        "least_retries",
+        "least_expandable_bytes",
         "steps",
         "wall_s",
         "host_memory_bytes",
@@ -124,3 +128,15 @@ def test_a_narrow_terminal_still_works():
 )
 def test_sizes_for_people(count, words):
     assert report.size(count) == words
+
+
+def test_the_least_memory_is_told_beside_what_the_job_takes():
+    whole = made()
+    least = LeastMemory(whole.peak_bytes - 2048 * MIB, 3, whole.peak_bytes - 3072 * MIB)
+    shown = " ".join(text(replace(whole, least=least)).split())
+    assert "Takes 9.2" in shown
+    assert "; runs in 7.2" in shown
+    assert "freeing its cache 3 times; needs 6.2" in shown
+    assert "GiB with expandable_segments:True." in shown
+    assert "Takes" not in text(replace(whole, least=None))
+    assert report.to_json(replace(whole, least=None))["least_bytes"] is None

@@ -152,7 +152,13 @@ def _estimate(
         with _progress(f"{launch.name} on a pretend {gpu.key}") as watch:
             traced = trace_run.run(launch, gpu, limits, os.environ, watch)
             result = estimated(
-                traced.traces, gpu, limits, traced.wall_s, traced.failures, traced.host_memory_bytes
+                traced.traces,
+                gpu,
+                limits,
+                traced.wall_s,
+                traced.failures,
+                traced.host_memory_bytes,
+                traced.notes,
             )
     except (
         settings.SettingsError,

@@ -20,6 +20,7 @@ import errno
 import fcntl
 import json
 import os
+import platform
 import re
 import resource
 import signal
@@ -44,6 +45,7 @@ READ_ONLY = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV
 PR_SET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 24, 38
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 CAPABILITY_VERSION_3 = 0x20080522
+SYS_KEYCTL, KEYCTL_JOIN_SESSION_KEYRING = {"x86_64": 250, "aarch64": 219}, 1
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
 
 DEVICES = ("null", "zero", "full", "random", "urandom")
@@ -74,7 +76,7 @@ def main() -> NoReturn:
         _leave_for_new_namespaces(order["parent"])
         _run_init(order, reports)
     except CannotConfine as error:
-        _report(reports, error=str(error))
+        report(reports, error=str(error))
         os._exit(1)
     os._exit(0)
 
@@ -94,7 +96,7 @@ def _leave_for_new_namespaces(parent: int) -> None:
         for name, text in maps.items():
             with _named(name):
                 Path(f"/proc/self/{name}").write_text(text, encoding="ascii")
-    _die_with_parent()
+    die_with_parent()
     if os.getppid() != parent:
         os._exit(1)
 
@@ -105,7 +107,7 @@ def _run_init(order: dict[str, Any], reports: int) -> None:
     init = os.fork()
     if init == 0:
         os.close(held)
-        _die_with_parent()
+        die_with_parent()
         if not os.read(alive, 1):  # the parent went before its death could be noticed
             os._exit(1)
         _init(order, reports)
@@ -115,7 +117,7 @@ def _run_init(order: dict[str, Any], reports: int) -> None:
             os.kill(init, signal.SIGKILL)
 
     signal.signal(signal.SIGTERM, stop)
-    _report(reports, init=init)
+    report(reports, init=init)
     os.write(held, b".")
     os.waitpid(init, 0)
 
@@ -124,6 +126,7 @@ def _init(order: dict[str, Any], reports: int) -> NoReturn:
     """PID 1: builds the place, starts the command, reaps whatever ends, goes when the command ends."""
     os.umask(0o022)
     try:
+        new_session_keyring()
         notes = _build_root(order)
         _loopback_up()
         with contextlib.suppress(OSError):
@@ -131,18 +134,18 @@ def _init(order: dict[str, Any], reports: int) -> NoReturn:
         with contextlib.suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     except CannotConfine as error:
-        _report(reports, error=str(error))
+        report(reports, error=str(error))
         os._exit(1)
-    _report(reports, ready=notes)
+    report(reports, ready=notes)
     command = os.fork()
     if command == 0:
-        _exec(order, reports)
+        execute(order, reports)
     for output in (1, 2):
         os.close(output)
     while True:
         pid, status = os.wait()
         if pid == command:
-            _report(reports, status=status)
+            report(reports, status=status)
             os._exit(0)
 
 
@@ -323,7 +326,7 @@ def _unescape(path: str) -> str:
 # --- the command ---
 
 
-def _exec(order: dict[str, Any], reports: int) -> NoReturn:
+def execute(order: dict[str, Any], reports: int) -> NoReturn:
     """Gives up every right, takes the limits, becomes the command."""
     try:
         os.setsid()
@@ -345,7 +348,7 @@ def _exec(order: dict[str, Any], reports: int) -> NoReturn:
         os.chdir(order["cwd"])
         os.execvpe(order["command"][0], order["command"], order["environment"])  # noqa: S606
     except (OSError, ValueError, CannotConfine) as error:
-        _report(reports, not_started=str(error))
+        report(reports, not_started=str(error))
     os._exit(127)
 
 
@@ -355,11 +358,26 @@ def _drop_rights() -> None:
     capability = 0
     while _libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) == 0:
         capability += 1
-    if ctypes.get_errno() != errno.EINVAL:
+    # EINVAL: past the last one. EPERM: without namespaces an ordinary user has none, and can get none.
+    if ctypes.get_errno() not in (errno.EINVAL, errno.EPERM):
         raise CannotConfine(f"dropping capabilities: {os.strerror(ctypes.get_errno())}")
-    _check(_libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+    no_new_rights()
     header = struct.pack("Ii", CAPABILITY_VERSION_3, 0)
     _check(_libc.capset(header, bytes(24)), "capset")
+
+
+def no_new_rights() -> None:
+    """From now on no program that is executed has more rights than this one (set-user-ID and the like)."""
+    _check(_libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+
+
+def new_session_keyring() -> None:
+    """Leaves the keys of the login session behind (keyrings(7)): they could be read and revoked."""
+    call = SYS_KEYCTL.get(platform.machine())
+    if call is None or _libc.syscall(call, KEYCTL_JOIN_SESSION_KEYRING, None, 0, None, 0) >= 0:
+        return
+    if ctypes.get_errno() not in (errno.ENOSYS, errno.EPERM):  # else there are no keys here to be reached
+        _check(-1, "a session keyring")
 
 
 def _loopback_up() -> None:
@@ -372,7 +390,8 @@ def _loopback_up() -> None:
 # --- small things ---
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """The kernel kills this process when the thread that started it ends."""
     _check(_libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
 
 
@@ -405,7 +424,8 @@ def _named(what: str) -> Any:
         raise CannotConfine(f"{what}: {error.strerror}") from None
 
 
-def _report(reports: int, **fields: Any) -> None:
+def report(reports: int, **fields: Any) -> None:
+    """Tells `sandbox.py` something, as one line of JSON on the descriptor `reports`."""
     os.write(reports, json.dumps(fields).encode() + b"\n")
 
 

@@ -97,12 +97,13 @@ def estimate(
     wall_s: float | None = None,
     failures: Sequence[str] = (),
     host_memory_bytes: int | None = None,
+    notes: Sequence[str] = (),
 ) -> Estimate:
     """The estimate for a job whose Python processes left these traces.
 
     `wall_s` is how long they took (s), `host_memory_bytes` what they had resident at most, all together;
-    `failures` tell what went wrong in the job apart from them. A job of which a part failed has an estimate,
-    a bounded one, from the processes that came to their end.
+    `failures` tell what went wrong in the job apart from them, `notes` what does not change the estimate. A
+    job of which a part failed has an estimate, a bounded one, from the processes that came to their end.
 
     Raises:
         NotTraining: no process used PyTorch on the GPU.
@@ -124,6 +125,7 @@ def estimate(
         if trace.end == "exception" and trace not in sound:
             doubts.append(f"{trace.program} failed: {trace.error or 'no reason known'}")
     doubts += failures
+    remarks += notes
     if gpu.context_is_estimate:
         remarks.append(f"the CUDA context ({gpu.context_mib} MiB) is not measured on this GPU, but estimated")
 

@@ -29,6 +29,7 @@ MAX_ENTRIES = 10_000  # in out_dir
 TICK_S = 0.1
 GRACE_S = 10.0
 CONFINE = Path(__file__).with_name("confine.py")
+RESTRICT = Path(__file__).with_name("restrict.py")
 
 End = Literal["exit", "signal", "not_started", "timeout", "memory", "processes", "output"]
 
@@ -85,6 +86,7 @@ def run(
     discard: Iterable[Path] = (),
     limits: Limits | None = None,
     watch: Callable[[Usage], None] = lambda usage: None,
+    required: bool = True,
 ) -> Outcome:
     """Runs `command` contained, to its end or to a limit.
 
@@ -98,6 +100,7 @@ def run(
         discard: folders where it may write, and nothing stays.
         limits: by default `Limits()`.
         watch: called about ten times a second.
+        required: false where a weaker containment (see `restrict.py`) will do if there are no namespaces.
 
     Raises:
         Refused: there is no containment on this machine.
@@ -119,7 +122,15 @@ def run(
             "umask": _umask(),
             "parent": os.getpid(),
         }
-        return _Contained(order, limits, out_dir, watch).run()
+        try:
+            return _Contained(CONFINE, order, limits, out_dir, watch).run()
+        except Refused:
+            if required:
+                raise
+        scratch = f"{order['root']}/scratch"
+        Path(scratch).mkdir(mode=0o700)
+        order |= {"scratch": scratch, "environment": {**environment, "TMPDIR": scratch}}
+        return _Contained(RESTRICT, order, limits, out_dir, watch).run()
 
 
 def _rlimits(limits: Limits) -> dict[str, int]:
@@ -141,12 +152,18 @@ class _Contained:
     """One run: the confining process, the pipes from it, and the watch over it."""
 
     def __init__(
-        self, order: dict[str, Any], limits: Limits, out_dir: Path | None, watch: Callable[[Usage], None]
+        self,
+        program: Path,
+        order: dict[str, Any],
+        limits: Limits,
+        out_dir: Path | None,
+        watch: Callable[[Usage], None],
     ) -> None:
-        self._order, self._limits, self._out_dir, self._watch = order, limits, out_dir, watch
+        self._program, self._order = program, order
+        self._limits, self._out_dir, self._watch = limits, out_dir, watch
         self._tail = bytearray()
         self._reports = b""
-        self._proc: Path | None = None  # /proc of the new PID namespace, seen from outside
+        self._processes: Callable[[], list[Path]] | None = None  # their folders in /proc
         self._notes: tuple[str, ...] = ()
         self._peak = 0
         self._started = time.monotonic()
@@ -158,7 +175,7 @@ class _Contained:
             fcntl.fcntl(output, fcntl.F_SETPIPE_SZ, MIB)
         try:
             process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(CONFINE), str(reports_there)],
+                [sys.executable, "-I", "-S", str(self._program), str(reports_there)],
                 stdin=subprocess.PIPE,
                 stdout=output_there,
                 stderr=output_there,
@@ -207,12 +224,12 @@ class _Contained:
         elapsed = time.monotonic() - self._started
         if elapsed > self._limits.wall_s:
             return "timeout"
-        if self._proc is None:
+        if self._processes is None:
             facts = _facts(self._reports)
             if "ready" in facts:
-                self._proc = Path(f"/proc/{facts['init']}/root/proc")
+                self._processes = _processes_of(facts)
             return None
-        usage = Usage(elapsed, *_measure(self._proc, self._limits.memory_bytes))
+        usage = Usage(elapsed, *_measure(self._processes(), self._limits.memory_bytes))
         self._peak = max(self._peak, usage.memory_bytes)
         self._watch(usage)
         if usage.memory_bytes > self._limits.memory_bytes:
@@ -262,16 +279,25 @@ def _facts(reports: bytes) -> dict[str, Any]:
     return facts
 
 
-def _measure(proc: Path, limit_bytes: int) -> tuple[int, int]:
+def _processes_of(facts: dict[str, Any]) -> Callable[[], list[Path]]:
+    """How to find the command's processes: those of its PID namespace, or those below its reaper."""
+    if "init" in facts:
+        proc = Path(f"/proc/{facts['init']}/root/proc")
+        return lambda: [proc / name for name in _names(proc) if name.isdigit() and name != "1"]
+    from estimator.restrict import descendants
+
+    return lambda: [Path(f"/proc/{pid}") for pid in descendants(facts["reaper"])]
+
+
+def _measure(processes: list[Path], limit_bytes: int) -> tuple[int, int]:
     """How many processes there are, and their resident memory.
 
     Resident sizes count shared pages once for each process, so that forked data loading workers look
     far too big; only when that sum passes the limit is the true share (PSS) read, which is slow.
     """
-    processes = [name for name in _names(proc) if name.isdigit() and name != "1"]
-    resident = sum(_resident(proc / name) for name in processes)
+    resident = sum(_resident(process) for process in processes)
     if resident > limit_bytes:
-        resident = sum(_proportional(proc / name) for name in processes)
+        resident = sum(_proportional(process) for process in processes)
     return len(processes), resident
 
 

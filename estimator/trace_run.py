@@ -73,13 +73,15 @@ class Launch:
 class Traced:
     """The traces of a job's Python processes, one of them complete; `failures`: what else went wrong.
 
-    `host_memory_bytes` is the most that all its processes together had resident.
+    `host_memory_bytes` is the most that all its processes together had resident; `notes` tell what the
+    containment lacked.
     """
 
     traces: tuple[trace.Trace, ...]
     failures: tuple[str, ...]
     wall_s: float
     host_memory_bytes: int
+    notes: tuple[str, ...] = ()
 
 
 def run(
@@ -139,6 +141,7 @@ def run(
                 memory_bytes=settings.memory_mib * MIB,
             ),
             watch=watch,
+            required=settings.require_containment,
         )
         try:
             traces = tuple(_without_copy(one, folder) for one in trace.read_all(out))
@@ -157,7 +160,7 @@ def run(
     if failed is None or any(one.end == "exception" for one in traces):
         failed = None
     failures = (trace.printable(failed),) if failed is not None else ()
-    return Traced(traces, failures, outcome.wall_s, outcome.memory_peak_bytes)
+    return Traced(traces, failures, outcome.wall_s, outcome.memory_peak_bytes, outcome.notes)
 
 
 # --- before the run ---

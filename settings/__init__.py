@@ -73,6 +73,10 @@ class Estimate(_Section):
     steps: Annotated[int, Field(ge=1, le=1000, description="optimizer steps to trace")] = 3
     timeout_s: Annotated[int, Field(ge=1, le=3600, description="wall time of a traced run")] = 100
     memory_mib: Annotated[int, Field(ge=256, description="host memory of a traced run, MiB")] = 8192
+    require_containment: bool = Field(
+        default=True,
+        description="false: where there are no user namespaces, a script is traced with a weaker containment",
+    )
     margin: Annotated[
         float, Field(ge=0, le=1, description="added to the estimated peak, as a fraction of it")
     ] = 0.03

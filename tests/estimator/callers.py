@@ -24,7 +24,7 @@ try:
     outcome = sandbox.run(
         order["command"], cwd=pathlib.Path(order["cwd"]), environment=order["environment"],
         out_dir=pathlib.Path(order["out"]), discard=[pathlib.Path(place) for place in order["discard"]],
-        limits=sandbox.Limits(**order["limits"]))
+        limits=sandbox.Limits(**order["limits"]), required=order["required"])
     print(json.dumps(dataclasses.asdict(outcome)))
 except sandbox.Refused as refused:
     print(json.dumps({"end": "refused", "tail": str(refused)}))
@@ -39,7 +39,7 @@ class Caller:
     work: Path
     out: Path
 
-    def order(self, command: list[str], **limits: Any) -> str:
+    def order(self, command: list[str], required: bool = True, **limits: Any) -> str:
         order = {
             "command": command,
             "cwd": str(self.work),
@@ -47,6 +47,7 @@ class Caller:
             "out": str(self.out),
             "discard": [str(self.work), "/tmp", "/var/tmp"],
             "limits": {"wall_s": 20.0, **limits},
+            "required": required,
         }
         return json.dumps(order)
 

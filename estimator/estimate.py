@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from estimator import recorded_by
+from estimator import phases, recorded_by
 from estimator.allocator import (
     AllocatorConfig,
     Replay,
@@ -68,7 +68,9 @@ class Estimate:
     shard_bytes: int
     by_owner: Mapping[Owner, int]
     least: LeastMemory | None
+    phase_of_peak: str | None
     steps: int
+    trace_events: int
     wall_s: float | None
     host_memory_bytes: int | None
     torch_version: str | None
@@ -155,7 +157,9 @@ def estimate(
         shard_bytes=shard_bytes,
         by_owner=bytes_by_owner(largest.trace, largest.replayed),
         least=least,
+        phase_of_peak=phases.at(largest.trace, largest.replayed.busiest_event),
         steps=largest.trace.steps,
+        trace_events=len(largest.trace.events or ()),
         wall_s=wall_s,
         host_memory_bytes=host_memory_bytes,
         torch_version=largest.trace.torch_version,
@@ -242,17 +246,21 @@ def _doubts(trace: Trace, gpu: GPU) -> list[str]:
         if trace.steps == 0:
             raise EstimateError(f"{trace.program} failed: {trace.error or 'no reason known'}")
         doubts.append(f"the run failed after {_steps(trace.steps)}: {trace.error or 'no reason known'}")
-    elif trace.end == "signal":
-        if trace.steps < 2:
+    elif trace.end in ("signal", "deadline"):
+        if trace.steps < 2 and not trace.only_infers:
             raise EstimateError(
                 f"{trace.program} was stopped after {_steps(trace.steps)}, at least 2 are needed: "
                 "raise estimate.timeout_s or let the job begin faster"
             )
-        doubts.append(f"the run was stopped after {_steps(trace.steps)}")
+        seen = "while it inferred" if trace.only_infers else f"after {_steps(trace.steps)}"
+        doubts.append(f"the run was stopped {seen}: what comes later may need more")
+    elif trace.end == "steady":
+        doubts.append("the run was stopped when its forward passes needed no more memory than those before")
     elif trace.end == "steps" and trace.steps < 2:
         doubts.append("only one step was traced: with the optimizer's state, the second one may need more")
-    elif trace.steps == 0:
+    elif trace.steps == 0 and not trace.only_infers:
         doubts.append("no optimizer step was taken: this is what the run used up to its normal end")
+    doubts += _left_out(trace)
     if trace.unknown_calls:
         doubts.append(f"calls unknown to the fake CUDA device did nothing: {_listed(trace.unknown_calls)}")
     assumed = [answer for answer in trace.invented if answer not in HARMLESS_ANSWERS]
@@ -260,6 +268,26 @@ def _doubts(trace: Trace, gpu: GPU) -> list[str]:
         doubts.append(f"answers of the fake CUDA device were assumed: {_listed(assumed)}")
     if trace.gpu != gpu.name:
         doubts.append(f"the run was traced for another GPU: {trace.gpu or 'unknown'}")
+    return doubts
+
+
+def _left_out(trace: Trace) -> list[str]:
+    """What the batches that were not run might change."""
+    doubts = []
+    for kind in ("training", "evaluation"):
+        cut = [one for one in trace.passes if one.kind == kind and one.left_out != 0]
+        shapes = max((one.shapes for one in cut), default=0)
+        if shapes > 1:
+            doubts.append(
+                f"batches of {kind} differ in shape: {shapes} shapes were seen, others may need more"
+            )
+        for one in [one for one in cut if one.grows_by][:1]:
+            more = "an unknown number of" if one.left_out is None else str(one.left_out)
+            doubts.append(
+                f"{kind} keeps {one.grows_by / MIB:.1f} MiB of each batch on the GPU: "
+                f"{more} batches were not run"
+                + ("" if one.left_out is None else f", {one.grows_by * one.left_out / GIB:.1f} GiB are added")
+            )
     return doubts
 
 

@@ -46,7 +46,9 @@ def to_json(estimate: Estimate) -> dict[str, object]:
         "least_bytes": estimate.least.bytes if estimate.least else None,
         "least_retries": estimate.least.retries if estimate.least else None,
         "least_expandable_bytes": estimate.least.expandable_bytes if estimate.least else None,
+        "phase_of_peak": estimate.phase_of_peak,
         "steps": estimate.steps,
+        "trace_events": estimate.trace_events,
         "wall_s": estimate.wall_s,
         "host_memory_bytes": estimate.host_memory_bytes,
         "torch_version": estimate.torch_version,
@@ -109,6 +111,8 @@ def _totals(estimate: Estimate) -> RenderableType:
         size(estimate.reserved_peak_bytes),
         f"{size(estimate.allocated_peak_bytes)} allocated at most",
     )
+    if estimate.phase_of_peak is not None:
+        table.add_row("  reached in", "", estimate.phase_of_peak)
     table.add_row("  outside", size(estimate.outside_allocator_bytes), CONTEXT)
     if estimate.recommended_bytes is None or estimate.shards is None:
         table.add_row("Recommended", Text("none", style="bold red"), "the job does not fit on this GPU")

@@ -36,6 +36,7 @@ class Phase(StrEnum):
     FORWARD = "forward"  # from a step's end to the backward pass, data loading included
     BACKWARD = "backward"
     OPTIMIZER = "optimizer"
+    EVALUATION = "evaluation"  # from a forward pass without gradients to the next one with them
 
 
 def printable(text: str) -> str:
@@ -62,7 +63,8 @@ class Mark(_Model):
 
     event: Count
     phase: Annotated[Phase, Field(strict=False)]
-    step: Count
+    step: Count  # optimizer steps before it
+    batch: Count | None = None  # samples
 
 
 class Owned(_Model):
@@ -71,6 +73,16 @@ class Owned(_Model):
     mark: Count
     owner: Literal["parameters", "gradients", "optimizer_state", "buffers"]
     addresses: list[Word]
+
+
+class LoaderPass(_Model):
+    """One walk over a data loader; `left_out` batches were not run (None: nobody knows how many)."""
+
+    kind: Literal["training", "evaluation", "other"]
+    batches: Count
+    left_out: Count | None
+    shapes: Count  # how many different shapes the batches had
+    grows_by: Count = 0  # bytes that each batch kept on the GPU
 
 
 class Touched(_Model):
@@ -155,7 +167,9 @@ class Trace(_Model):
     touched: Annotated[tuple[Touched, ...], Field(max_length=2_000_000)] = ()
     complete: bool = True
     steps: Count = 0
-    end: Literal["steps", "script", "exception", "signal"]
+    only_infers: bool = False
+    passes: Annotated[tuple[LoaderPass, ...], Field(max_length=10_000)] = ()
+    end: Literal["steps", "steady", "script", "exception", "signal", "deadline"]
     error: UserError | None = None
     reason: Text | None = None
     unknown_calls: Names = ()

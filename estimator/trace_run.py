@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +23,7 @@ HERE = Path(__file__).parent
 INJECT = HERE / "tracer" / "inject"
 LIBRARY = HERE / "fake_cuda" / "lib" / "libgpumem_cuda.so"
 MAX_EVENTS = 2_000_000
+WRITING_S = 10.0  # for the traces of programs that are ended at the time limit
 JOB_ID = "1"
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 GPU_UUID = "GPU-00000000-0000-0000-0000-000000000000"
@@ -121,7 +124,8 @@ def run(
             compute_capability=gpu.capability,
         )
         tracer = folder / "tracer.json"
-        tracer.write_text(json.dumps(_tracer_settings(gpu, settings.steps, out)), encoding="utf-8")
+        deadline = time.monotonic() + _time_for_the_script(settings.timeout_s)
+        tracer.write_text(json.dumps(_tracer_settings(gpu, settings.steps, out, deadline)), encoding="utf-8")
         job = _job_environment(environment, launch) | {
             "GPUMEM_TRACER": str(tracer),
             "PYTHONPATH": _prepended(str(INJECT), environment.get("PYTHONPATH")),
@@ -147,6 +151,8 @@ def run(
             traces = tuple(_without_copy(one, folder) for one in trace.read_all(out))
         except trace.TraceError as error:
             raise TraceFailed(str(error)) from None
+    if any(one.end == "deadline" for one in traces) and outcome.end == "exit":
+        outcome = dataclasses.replace(outcome, end="timeout")  # its programs were ended just before
     tail = _COLOURS.sub("", outcome.tail).replace(f"{folder}/job/", "")
     if not any(_is_complete(one) for one in traces):
         script = launch.script.path if launch.script else None
@@ -166,7 +172,12 @@ def run(
 # --- before the run ---
 
 
-def _tracer_settings(gpu: GPU, steps: int, out: Path) -> dict[str, object]:
+def _time_for_the_script(timeout_s: float) -> float:
+    """What remains of the time limit (s) once its programs have been given time to write their traces."""
+    return timeout_s - min(WRITING_S, timeout_s / 5)
+
+
+def _tracer_settings(gpu: GPU, steps: int, out: Path, deadline: float) -> dict[str, object]:
     device = {
         "name": gpu.name,
         "uuid": GPU_UUID,
@@ -181,7 +192,7 @@ def _tracer_settings(gpu: GPU, steps: int, out: Path) -> dict[str, object]:
         "devices": [device],
         "enforce_limit": False,
         "node_dir": None,
-        "trace": {"out_dir": str(out), "steps": steps, "max_events": MAX_EVENTS},
+        "trace": {"out_dir": str(out), "steps": steps, "max_events": MAX_EVENTS, "deadline": deadline},
     }
 
 
@@ -258,5 +269,9 @@ def _without_copy(one: trace.Trace, folder: Path) -> trace.Trace:
 
 
 def _is_complete(one: trace.Trace) -> bool:
-    """Whether the process used the GPU and came to the end of its steps or of its program."""
-    return one.events is not None and len(one.events) > 0 and one.end in ("steps", "script")
+    """Whether the process used the GPU, and ended by itself or after it had shown enough."""
+    if one.events is None or not len(one.events):
+        return False
+    if one.end == "deadline":
+        return one.steps >= 2 or one.only_infers
+    return one.end in ("steps", "steady", "script")

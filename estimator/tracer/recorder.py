@@ -8,12 +8,15 @@ whose the blocks are.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+import threading
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from . import compile
 from . import device as fake
+from .life import Life, describe
 
 ACTIONS = (
     "alloc", "free_requested", "free_completed",
@@ -26,24 +29,25 @@ TOUCHED = {fake.INPUTS: "inputs", fake.BLAS_WORKSPACE: "workspaces", fake.DNN_WO
 class Recorder:
     """Records from the first use of the GPU until `collect`."""
 
-    def __init__(self, device: Any, max_events: int) -> None:
-        self._device, self._max_events = device, max_events
+    def __init__(self, device: Any, life: Life, max_events: int) -> None:
+        self._device, self._life, self._max_events = device, life, max_events
         self._stream: Any = None
-        self._marks: List[Tuple[str, int]] = []
+        self._marks: List[Dict[str, Any]] = []
+        self._passes: List[Any] = []  # the pass over a loader at each mark
         self._owned: List[Dict[str, Any]] = []
-        self._optimizer_steps: Dict[int, int] = {}
-        self._step = 0
         self._in_backward = False
+        self._main = threading.get_ident()
+        self._depth = 0  # of module calls in the main thread
+        self._held: List[int] = []
 
     @property
     def recording(self) -> bool:
         """Whether the program has used the GPU."""
         return self._stream is not None
 
-    def attach(self, steps: int, enough: Callable[[], None]) -> None:
-        """Hooks into torch; `enough` is called when every optimizer has taken `steps` steps."""
+    def attach(self) -> None:
+        """Hooks into torch."""
         import torch
-        import torch.nn.modules.module as modules
         import torch.optim.optimizer as optimizers
 
         self._torch = torch
@@ -51,26 +55,15 @@ class Recorder:
         torch.autograd.backward = self._around_backward(torch.autograd.backward)
         torch.autograd.grad = self._around_backward(torch.autograd.grad)
         optimizers.register_optimizer_step_pre_hook(self._before_step)
-
-        def after_step(optimizer: Any, arguments: Any, options: Any) -> None:
-            self._after_step(optimizer)
-            if self.recording and self._all_took(steps):
-                enough()
-
-        optimizers.register_optimizer_step_post_hook(after_step)
-
-        def first_forward(module: Any, arguments: Any) -> None:
-            if self.recording:
-                handle.remove()
-                if self._marks[-1][0] == "setup":
-                    self._mark("forward")
-
-        handle = modules.register_module_forward_pre_hook(first_forward)
+        optimizers.register_optimizer_step_post_hook(lambda optimizer, *_: self._after_step(optimizer))
+        optimizers.Optimizer.__init__ = self._around_construction(optimizers.Optimizer.__init__)
+        # not the global hooks of modules: they are seen, and compiled, by torch.compile
+        torch.nn.Module.__call__ = self._around_forward(torch.nn.Module.__call__)
 
     def collect(self) -> Dict[str, Any]:
         """The recorded part of the trace (see `estimator/trace.py` for its form)."""
         torch = self._torch
-        index = self._mark(self._marks[-1][0])
+        index = self._mark(self._marks[-1]["phase"])
         self._own_modules(index)
         peaks = {
             "allocated": torch.cuda.max_memory_allocated(self._index),
@@ -82,8 +75,8 @@ class Recorder:
         columns, positions, frames, stacks = self._columns(history)
         events = self._device.events()
         marks = [
-            {"event": at, "phase": phase, "step": step}
-            for at, (phase, step) in zip(positions, self._marks)  # noqa: B905 - strict= is newer than 3.9
+            {"event": at, **mark, "phase": _phase(mark["phase"], during)}
+            for at, mark, during in zip(positions, self._marks, self._passes)  # noqa: B905 - newer than 3.9
         ]  # fmt: skip
         marks[0]["event"] = 0
         return {
@@ -96,7 +89,9 @@ class Recorder:
             "marks": marks,
             "owned": self._owned,
             "touched": _touched(events, len(marks)),
-            "steps": max(self._optimizer_steps.values(), default=0),
+            "steps": self._life.steps(),
+            "passes": self._life.told(),
+            "only_infers": self._life.only_infers,
             "complete": len(history) < self._max_events,
             "unknown_calls": self._device.unknown_calls(),
             "invented": self._device.invented() + compile.choices_by_timing(),
@@ -122,8 +117,71 @@ class Recorder:
             self._torch._C._cuda_cudaCachingAllocator_raw_delete(address)
         if self._marks:
             self._device.mark()
-        self._marks.append((phase, self._step))
+        self._marks.append({"phase": phase, "step": self._life.steps(), "batch": self._life.batch})
+        self._passes.append(self._life.current)
         return len(self._marks) - 1
+
+    def _mark_batch(self, phase: str, batch: Optional[int]) -> None:
+        """A forward pass begins: an interval of its own, unless the one that goes on is the same."""
+        current = self._marks[-1]
+        if current["phase"] == phase and current["batch"] in (None, batch):
+            current["batch"], self._passes[-1] = batch, self._life.current
+        else:
+            self._mark(phase)
+            self._marks[-1]["batch"] = batch
+
+    def allocated(self) -> int:
+        """Bytes allocated on the GPU."""
+        return int(self._torch.cuda.memory_allocated()) if self.recording else 0
+
+    def hold(self, size: int) -> None:
+        """Allocates what batches that are left out would have kept."""
+        if self.recording and size > 0:
+            self._held.append(self._torch._C._cuda_cudaCachingAllocator_raw_alloc(size, 0))
+
+    def release(self) -> None:
+        """Frees what is held."""
+        while self._held:
+            self._torch._C._cuda_cudaCachingAllocator_raw_delete(self._held.pop())
+
+    def _around_forward(self, function: Any) -> Any:
+        """Tells of the outermost module calls of the main thread."""
+
+        @functools.wraps(function)
+        def __call__(module: Any, *arguments: Any, **options: Any) -> Any:
+            if self._depth or self._in_backward or threading.get_ident() != self._main:
+                return function(module, *arguments, **options)
+            self._depth = 1
+            try:
+                self._forward(arguments, options)
+                return function(module, *arguments, **options)
+            finally:
+                self._depth = 0
+
+        return __call__
+
+    def _forward(self, arguments: Any, options: Any) -> None:
+        if not self.recording:
+            return
+        batch = self._life.batch
+        if batch is None:
+            with contextlib.suppress(Exception):  # arguments may be any objects
+                batch, _ = describe((*arguments, *options.values()))
+        if self._torch.is_grad_enabled():
+            self.release()
+            self._life.forwards += 1
+            self._mark_batch("forward", batch)
+        else:
+            self._mark_batch("evaluation", batch)
+            self._life.inferred(lambda: int(self._torch.cuda.max_memory_allocated()))
+
+    def _around_construction(self, function: Any) -> Any:
+        @functools.wraps(function)
+        def __init__(optimizer: Any, *arguments: Any, **options: Any) -> None:
+            function(optimizer, *arguments, **options)
+            self._life.knows(optimizer)
+
+        return __init__
 
     def _around_backward(self, function: Any) -> Any:
         @functools.wraps(function)
@@ -131,6 +189,7 @@ class Recorder:
             if not self.recording or self._in_backward:
                 return function(*arguments, **options)
             self._in_backward = True
+            self._life.backwards += 1
             self._mark("backward")
             try:
                 return function(*arguments, **options)
@@ -151,14 +210,9 @@ class Recorder:
     def _after_step(self, optimizer: Any) -> None:
         if not self.recording:
             return
-        self._optimizer_steps[id(optimizer)] = self._optimizer_steps.get(id(optimizer), 0) + 1
-        self._step = max(self._optimizer_steps.values())
+        self._life.took_step(optimizer)
         self._own(self._mark("forward"), "optimizer_state", _nested(list(optimizer.state.values())))
-
-    def _all_took(self, steps: int) -> bool:
-        """A second optimizer (a GAN's) may start late, but is not waited for without end."""
-        taken = self._optimizer_steps.values()
-        return min(taken) >= steps or max(taken) >= 4 * steps
+        self._life.may_end()
 
     def _own(self, index: int, owner: str, tensors: Any) -> None:
         addresses = {address for tensor in tensors if (address := self._address(tensor))}
@@ -251,6 +305,11 @@ def _touched(events: List[fake.Event], marks: int) -> List[Dict[str, Any]]:
         {"mark": interval, "owner": owner, "address": address, "bytes": size}
         for (interval, owner, address), size in seen.items()
     ]
+
+
+def _phase(phase: str, during: Any) -> str:
+    """A forward pass without gradients that serves training (a teacher) is no evaluation."""
+    return "forward" if phase == "evaluation" and during is not None and during.backwards else phase
 
 
 def _nested(values: Any, depth: int = 4) -> Iterator[Any]:

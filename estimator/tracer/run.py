@@ -9,15 +9,17 @@ import os
 import sys
 from typing import Any, Dict, Optional
 
+from . import alarm
 from .inputs import OpenedFiles, is_installed
 
 FORMAT = 1
 
 
 class TracedRun:
-    """Ends the process after so many optimizer steps, or with the script, and leaves a trace behind.
+    """Ends the process when it has shown enough, or with the script, and leaves a trace behind.
 
-    `settings`: `out_dir`, `steps` (optimizer steps to run), `max_events` (of PyTorch's memory history).
+    `settings`: `out_dir`, `steps` (optimizer steps to run), `max_events` (of PyTorch's memory history),
+    `deadline` (on the clock `CLOCK_MONOTONIC`, s; None for none).
     """
 
     def __init__(self, settings: Dict[str, Any]) -> None:
@@ -26,6 +28,7 @@ class TracedRun:
         self._reason: Optional[str] = None
         self._recorder: Any = None
         self._exit_code = 0
+        self._is_ending = False
         self._pid = os.getpid()
         self.device: Any = None
 
@@ -34,6 +37,10 @@ class TracedRun:
         self._files.watch()
         self._remember_exit_code()
         atexit.register(self._at_exit)
+        alarm.on_termination(self._terminated)
+        deadline = self._settings.get("deadline")
+        if deadline is not None:
+            alarm.at(deadline, lambda: self._finish("deadline"))
 
     def cannot_trace(self, reason: str) -> None:
         """The program goes on without a trace; the reason is reported in its place."""
@@ -41,11 +48,17 @@ class TracedRun:
 
     def attach(self) -> None:
         """Called when torch has been imported over the fake device."""
+<<<<<<< HEAD
         from . import compile, values, weights
+=======
+        from . import loaders, values, weights
+        from .life import Life
+>>>>>>> 5c23094 (A script's whole life is traced: loaders are cut short, evaluations are a phase, a deadline leaves a trace)
         from .recorder import Recorder
 
         weights.leave_uninitialised()
         values.make_readable()
+<<<<<<< HEAD
         compile.without_kernels()
         self._recorder = Recorder(self.device, self._settings["max_events"])
         self._recorder.attach(self._settings["steps"], self._enough)
@@ -53,17 +66,35 @@ class TracedRun:
     def _enough(self) -> None:
         """All steps were taken: the rest of the script is not needed."""
         self._finish("steps")
+=======
+        life = Life(self._settings["steps"], self._finish)
+        self._recorder = Recorder(self.device, life, self._settings["max_events"])
+        self._recorder.attach()
+        loaders.cut_short(life, self._recorder.allocated, self._recorder.hold)
+>>>>>>> 5c23094 (A script's whole life is traced: loaders are cut short, evaluations are a phase, a deadline leaves a trace)
 
     def _at_exit(self) -> None:
         if os.getpid() == self._pid:
             self._finish("script" if _uncaught() is None else "exception")
 
-    def _finish(self, end: str) -> None:
+    def _terminated(self) -> None:
+        """SIGTERM, which the program itself does not handle; afterwards the process ends by it."""
+        if not self._is_ending:
+            self._is_ending = True
+            self._leave_trace("signal")
+
+    def _leave_trace(self, end: str) -> None:
         try:
             self._write(self._trace(end))
         except Exception as error:  # the run must end whatever happens
             sys.stderr.write("gpumem: the trace could not be written: %r\n" % error)
-        if self._recorder is None:
+
+    def _finish(self, end: str) -> None:
+        if os.getpid() != self._pid or self._is_ending:
+            return
+        self._is_ending = True
+        self._leave_trace(end)
+        if self._recorder is None and end != "deadline":
             return
         # A torch that is torn down right after a backward pass sometimes aborts: leave without that.
         _stop_children()

@@ -51,7 +51,9 @@ def test_the_json_object_has_the_keys_of_the_contract():
         "least_bytes",
         "least_retries",
         "least_expandable_bytes",
+        "phase_of_peak",
         "steps",
+        "trace_events",
         "wall_s",
         "host_memory_bytes",
         "torch_version",
@@ -75,10 +77,11 @@ def test_the_text_says_it_all_in_80_columns():
         (0, ["train.sh on NVIDIA A100 80GB PCIe", "exact"]),
         (2, ["Peak", "9.25 GiB"]),
         (3, ["reserved", "8.79 GiB", "8.79 GiB allocated"]),
-        (4, ["outside", "470.0 MiB", "CUDA context"]),
-        (5, ["Recommended", "10.00 GiB", "10 shards of 1.00 GiB"]),
-        (7, ["parameters", "2.93 GiB", "31.7 %", "\N{FULL BLOCK}"]),
-        (8, ["activations", "5.86 GiB", "63.3 %"]),
+        (4, ["reached in", "step 1, forward"]),
+        (5, ["outside", "470.0 MiB", "CUDA context"]),
+        (6, ["Recommended", "10.00 GiB", "10 shards of 1.00 GiB"]),
+        (8, ["parameters", "2.93 GiB", "31.7 %", "\N{FULL BLOCK}"]),
+        (9, ["activations", "5.86 GiB", "63.3 %"]),
     ]:
         assert all(word in lines[line] for word in words), lines[line]
     assert "3 optimizer steps traced in 4.2 s, PyTorch 2.14.1+cu130" in lines[-1]

@@ -209,7 +209,7 @@ for (x,) in loader:
     optimizer.step()
 """
     _, trace = traced(program)
-    assert trace["end"] == "steps"
+    assert trace["end"] == "script"
     running = subprocess.run(["pgrep", "-f", trace["argv"][0]], capture_output=True, text=True)
     assert running.stdout == ""
 

@@ -1,0 +1,69 @@
+"""Signals that end a traced run: the deadline that is set for it, and SIGTERM.
+
+The deadline comes as a real-time signal from a POSIX timer: a program that uses SIGALRM, SIGTERM or the
+interval timers keeps them, no thread is started, and a forked process does not inherit it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from typing import Any, Callable
+
+CLOCK_MONOTONIC, TIMER_ABSTIME, SIGEV_SIGNAL = 1, 1, 0  # <time.h>, <signal.h>
+
+
+class _Event(ctypes.Structure):
+    _fields_ = [
+        ("value", ctypes.c_void_p),
+        ("signo", ctypes.c_int),
+        ("notify", ctypes.c_int),
+        ("padding", ctypes.c_char * 48),
+    ]
+
+
+class _Times(ctypes.Structure):
+    _fields_ = [("interval", ctypes.c_long * 2), ("value", ctypes.c_long * 2)]
+
+
+def at(deadline: float, call: Callable[[], None]) -> bool:
+    """Has `call()` run in the main thread at `deadline` (s, `time.monotonic`); False where it cannot."""
+    number = signal.SIGRTMAX - 2
+    event = _Event(None, number, SIGEV_SIGNAL, b"")
+    timer = ctypes.c_void_p()
+    seconds = max(deadline, 0.001)  # zero would disarm the timer
+    times = _Times((0, 0), (int(seconds), int(seconds % 1 * 1e9)))
+    try:
+        library = _library()
+        signal.signal(number, lambda *_: call())
+        made = library.timer_create(CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(timer))
+        if made != 0:
+            return False
+        return bool(library.timer_settime(timer, TIMER_ABSTIME, ctypes.byref(times), None) == 0)
+    except (AttributeError, OSError, ValueError):  # another libc; not the main thread
+        return False
+
+
+def _library() -> Any:
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "timer_create"):  # glibc before 2.34
+        library = ctypes.CDLL("librt.so.1")
+    return library
+
+
+def on_termination(call: Callable[[], None]) -> None:
+    """Has `call()` run before SIGTERM ends this process, unless somebody handles the signal otherwise."""
+    owner = os.getpid()
+
+    def handle(number: int, frame: Any) -> None:
+        if os.getpid() == owner:
+            call()
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    try:
+        if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, handle)
+    except ValueError:  # not the main thread
+        pass

@@ -48,30 +48,17 @@ class TracedRun:
 
     def attach(self) -> None:
         """Called when torch has been imported over the fake device."""
-<<<<<<< HEAD
-        from . import compile, values, weights
-=======
-        from . import loaders, values, weights
+        from . import compile, loaders, values, weights
         from .life import Life
->>>>>>> 5c23094 (A script's whole life is traced: loaders are cut short, evaluations are a phase, a deadline leaves a trace)
         from .recorder import Recorder
 
         weights.leave_uninitialised()
         values.make_readable()
-<<<<<<< HEAD
         compile.without_kernels()
-        self._recorder = Recorder(self.device, self._settings["max_events"])
-        self._recorder.attach(self._settings["steps"], self._enough)
-
-    def _enough(self) -> None:
-        """All steps were taken: the rest of the script is not needed."""
-        self._finish("steps")
-=======
         life = Life(self._settings["steps"], self._finish)
         self._recorder = Recorder(self.device, life, self._settings["max_events"])
         self._recorder.attach()
         loaders.cut_short(life, self._recorder.allocated, self._recorder.hold)
->>>>>>> 5c23094 (A script's whole life is traced: loaders are cut short, evaluations are a phase, a deadline leaves a trace)
 
     def _at_exit(self) -> None:
         if os.getpid() == self._pid:

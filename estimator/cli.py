@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand
 
-from estimator import replay_cli
+from estimator import doctor, replay_cli
 
 if TYPE_CHECKING:
     from estimator.catalog import GPU, Catalog
@@ -219,6 +219,7 @@ def _progress(what: str) -> Iterator[Callable[[Usage], None]]:
 
 
 app.command(no_args_is_help=True)(replay_cli.replay)
+app.command()(doctor.doctor)
 
 
 def main() -> NoReturn:

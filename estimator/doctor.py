@@ -216,7 +216,10 @@ def _program(check: str, name: str, option: str, environment: Mapping[str, str])
         done = subprocess.run([path, option], capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.SubprocessError) as error:
         return Finding(check, "weak", f"{path}: {error}")
-    return Finding(check, "ok", (done.stdout or done.stderr).strip().partition("\n")[0])
+    told = (done.stdout or done.stderr).strip().partition("\n")[0]
+    if done.returncode != 0:
+        return Finding(check, "weak", told or f"{path} fails", "jobs cannot be submitted from here")
+    return Finding(check, "ok", told)
 
 
 def _service(path: Path) -> Finding:

@@ -19,7 +19,8 @@ from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
 SOURCES = ROOT / "estimator" / "fake_cuda"
-NVML_SOURCE = "nvml.cpp"
+# libraries of one source each; all other sources make libgpumem_cuda.so
+ALONE = {"nvml.cpp": "libnvidia-ml.so.1", "start.cpp": "libgpumem_start.so"}
 FLAGS = ["-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti"]
 WARNINGS = ["-Wall", "-Wextra", "-Werror"]
 # Loaded into other people's Python: bring no C++ runtime that could stand in the way of theirs.
@@ -75,12 +76,12 @@ def link(objects: list[Path], soname: str, folder: Path) -> None:
 
 
 def build_libraries(folder: Path, objects: Path) -> None:
-    """Builds both libraries into `folder`."""
+    """Builds the libraries into `folder`."""
     objects.mkdir(parents=True, exist_ok=True)
     sources = sorted(SOURCES.glob("*.cpp"))
     compiled = dict(zip((source.name for source in sources), compile_sources(sources, objects), strict=True))
-    nvml = compiled.pop(NVML_SOURCE)
-    link([nvml], "libnvidia-ml.so.1", folder)
+    for source, soname in ALONE.items():
+        link([compiled.pop(source)], soname, folder)
     link(list(compiled.values()), "libgpumem_cuda.so", folder)
 
 

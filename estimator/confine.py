@@ -51,6 +51,7 @@ SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
 DEVICES = ("null", "zero", "full", "random", "urandom")
 KERNEL_SWITCHES = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi")
 NAME_SERVICE_SOCKETS = ("/var/lib/sss/pipes/nss",)
+PRELOAD = "ld.so.preload"
 MIRRORED_FOLDERS, MIRROR_SECONDS = 2000, 0.3
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -194,6 +195,8 @@ def _build_root(order: dict[str, Any]) -> list[str]:
             os.makedirs(new + path, exist_ok=True)
             _mount(path, new + path, None, MS_BIND)
             _set_attributes(new + path, attributes)
+    if order["preload"]:
+        notes += _preload(order, f"{base}/preload", f"{new}/etc")
     os.chdir(new)
     _check(_libc.pivot_root(b".", b"."), "pivot_root")
     _check(_libc.umount2(b".", MNT_DETACH), "umount of the old root")
@@ -201,11 +204,54 @@ def _build_root(order: dict[str, Any]) -> list[str]:
     return notes
 
 
+def _preload(order: dict[str, Any], store: str, etc: str) -> list[str]:
+    """Has every program load a library: by /etc/ld.so.preload, which no environment variable can undo.
+
+    Where /etc cannot be overlaid, LD_PRELOAD has to do, which a script may lose. See ld.so(8).
+    """
+    library = order["preload"]
+    os.mkdir(store)
+    text = ""
+    with contextlib.suppress(OSError):
+        text = Path("/etc/ld.so.preload").read_text(encoding="utf-8", errors="surrogateescape")
+    path = f"{store}/{PRELOAD}"
+    Path(path).write_text(f"{library}\n{text}", encoding="utf-8", errors="surrogateescape")
+    try:
+        if re.search(r"[\s:]", library):
+            raise CannotConfine(f"{library}: the linker cannot read such a name")
+        if not os.path.exists(f"{etc}/{PRELOAD}"):
+            _add_to_etc(f"{store}/etc", etc)
+        _mount(path, f"{etc}/{PRELOAD}", None, MS_BIND)
+        _set_attributes(etc, READ_ONLY)
+    except (CannotConfine, OSError) as error:
+        own = order["environment"].get("LD_PRELOAD")
+        order["environment"]["LD_PRELOAD"] = f"{library}:{own}" if own else library
+        return [f"a script that changes LD_PRELOAD cannot be traced: {error}"]
+    return []
+
+
+def _add_to_etc(store: str, etc: str) -> None:
+    """Mounts over `etc` what is in /etc and, as an empty file, `PRELOAD`; read-only."""
+    added, lower = f"{store}/added", f"{store}/lower"
+    for folder in (store, added, lower):
+        os.mkdir(folder)
+    Path(f"{added}/{PRELOAD}").touch()
+    _mount("/etc", lower, None, MS_BIND)
+    _mount("overlay", etc, "overlay", MS_NOSUID | MS_NODEV, f"lowerdir={added}:{lower}")
+    for path in sorted(_mounted()):  # overlayfs does not look into these
+        if path.startswith("/etc/"):
+            _mount(path, etc + path[len("/etc") :], None, MS_BIND)
+
+
+def _mounted() -> set[str]:
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        return {_unescape(line.split()[4]) for line in file}
+
+
 def _mount_points(places: list[str]) -> list[tuple[str, bool]]:
     """`places` and the mount points below them, outer ones first; with each, whether it is a mount point."""
     found = {os.path.realpath(place) for place in places}
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-        mounted = {_unescape(line.split()[4]) for line in file}
+    mounted = _mounted()
     found |= {point for point in mounted if any(point.startswith(f"{place}/") for place in found)}
     kept = ("/proc/", "/sys/", "/dev/", "/run/")
     usable = [

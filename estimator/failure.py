@@ -77,9 +77,14 @@ def of_absence(name: str, cwd: Path, script: Path | None, tail: str, traces: Seq
     hint = ""
     if script is not None:
         text = script.read_text(encoding="utf-8", errors="replace")
-        if re.search(r"\bPYTHONPATH=(?!.*\$\{?PYTHONPATH)", text):
-            hint = " that could be traced: let it keep what is in PYTHONPATH (PYTHONPATH=...:$PYTHONPATH)"
+        if found := re.search(
+            r"^[^#\n]*\b(apptainer|singularity|podman|docker|enroot|shifter)\b", text, re.MULTILINE
+        ):
+            hint = f" that could be traced: what {found[1]} runs in a container is not"
     return f"{name} does not run PyTorch: it started no Python program{hint}"
+
+
+_CONTAINERS = r"^[^#\n]*\b(apptainer|singularity|podman|docker|enroot|shifter)\b"
 
 
 def told(error: UserError, cwd: Path) -> str:

@@ -82,6 +82,7 @@ def run(
     environment: Mapping[str, str],
     out_dir: Path | None = None,
     files: Path | None = None,
+    preload: Path | None = None,
     covers: Mapping[Path, Path] | None = None,
     discard: Iterable[Path] = (),
     limits: Limits | None = None,
@@ -96,6 +97,7 @@ def run(
         environment: all of its environment.
         out_dir: the only folder where what it writes stays.
         files: a folder that it may read wherever it lies; `/run`, `/dev` and such are not those of the host.
+        preload: a shared library that every program loads, whatever its environment says.
         covers: programs of the host, and the ones that stand there in their place.
         discard: folders where it may write, and nothing stays.
         limits: by default `Limits()`.
@@ -114,6 +116,7 @@ def run(
             "root": os.path.realpath(root),
             "out": os.path.realpath(out_dir) if out_dir else None,
             "files": os.path.realpath(files) if files else None,
+            "preload": str(preload) if preload else None,
             "covers": {str(path): str(stand_in) for path, stand_in in (covers or {}).items()},
             "discard": [str(place) for place in discard],
             "mirror": os.path.realpath(cwd),

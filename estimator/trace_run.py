@@ -13,14 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from estimator import batch_script, failure, sandbox, shims, trace
+from estimator import batch_script, failure, sandbox, shims, starter, trace
 from estimator.batch_script import BatchScript
 from estimator.catalog import GPU
 from settings import MIB
 from settings import Estimate as Settings
 
 HERE = Path(__file__).parent
-INJECT = HERE / "tracer" / "inject"
 LIBRARY = HERE / "fake_cuda" / "lib" / "libgpumem_cuda.so"
 MAX_EVENTS = 2_000_000
 WRITING_S = 10.0  # for the traces of programs that are ended at the time limit
@@ -127,8 +126,6 @@ def run(
         deadline = time.monotonic() + _time_for_the_script(settings.timeout_s)
         tracer.write_text(json.dumps(_tracer_settings(gpu, settings.steps, out, deadline)), encoding="utf-8")
         job = _job_environment(environment, launch) | {
-            "GPUMEM_TRACER": str(tracer),
-            "PYTHONPATH": _prepended(str(INJECT), environment.get("PYTHONPATH")),
             "PATH": _prepended(str(programs), environment.get("PATH", os.defpath)),
         }
         outcome = sandbox.run(
@@ -137,6 +134,7 @@ def run(
             environment=job,
             out_dir=out,
             files=folder,
+            preload=starter.write(folder / "start", tracer),
             covers=shims.covered(programs, environment.get("PATH", os.defpath)),
             discard=_writable(launch.cwd, environment),
             limits=sandbox.Limits(

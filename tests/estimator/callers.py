@@ -24,6 +24,7 @@ try:
     outcome = sandbox.run(
         order["command"], cwd=pathlib.Path(order["cwd"]), environment=order["environment"],
         out_dir=pathlib.Path(order["out"]), discard=[pathlib.Path(place) for place in order["discard"]],
+        preload=order["preload"] and pathlib.Path(order["preload"]),
         limits=sandbox.Limits(**order["limits"]), required=order["required"])
     print(json.dumps(dataclasses.asdict(outcome)))
 except sandbox.Refused as refused:
@@ -38,6 +39,7 @@ class Caller:
     user: User
     work: Path
     out: Path
+    preload: Path | None = None
 
     def order(self, command: list[str], required: bool = True, **limits: Any) -> str:
         order = {
@@ -46,6 +48,7 @@ class Caller:
             "environment": self.user.environment({"HOME": str(self.work)}),
             "out": str(self.out),
             "discard": [str(self.work), "/tmp", "/var/tmp"],
+            "preload": str(self.preload) if self.preload else None,
             "limits": {"wall_s": 20.0, **limits},
             "required": required,
         }

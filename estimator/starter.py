@@ -1,0 +1,26 @@
+"""What makes every Python of a dry run start the tracer: a library that each program loads, and its order."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+HERE = Path(__file__).parent
+LIBRARY = HERE / "fake_cuda" / "lib" / "libgpumem_start.so"
+CODE = HERE / "tracer" / "start.py"
+
+
+def write(folder: Path, configuration: Path, code: Path = CODE) -> Path:
+    """Makes `folder` with the library, and beside it the file `start` that it reads (see `start.cpp`).
+
+    Args:
+        folder: must not exist.
+        configuration: what `code` is given.
+        code: the Python code that every interpreter runs first.
+
+    Returns:
+        The library, to be preloaded.
+    """
+    folder.mkdir()
+    (folder / "start").write_text(f"{code}\n{configuration}\n", encoding="utf-8")
+    return Path(shutil.copy(LIBRARY, folder))

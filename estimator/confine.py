@@ -224,10 +224,15 @@ def _preload(order: dict[str, Any], store: str, etc: str) -> list[str]:
         _mount(path, f"{etc}/{PRELOAD}", None, MS_BIND)
         _set_attributes(etc, READ_ONLY)
     except (CannotConfine, OSError) as error:
-        own = order["environment"].get("LD_PRELOAD")
-        order["environment"]["LD_PRELOAD"] = f"{library}:{own}" if own else library
+        preload_by_variable(order)
         return [f"a script that changes LD_PRELOAD cannot be traced: {error}"]
     return []
+
+
+def preload_by_variable(order: dict[str, Any]) -> None:
+    """The weaker way, for those who do not keep it from their programs."""
+    own = order["environment"].get("LD_PRELOAD")
+    order["environment"]["LD_PRELOAD"] = ":".join(filter(None, (order["preload"], own)))
 
 
 def _add_to_etc(store: str, etc: str) -> None:

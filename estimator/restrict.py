@@ -55,6 +55,8 @@ def main() -> NoReturn:
 
     signal.signal(signal.SIGTERM, stop)
     confine.report(reports, reaper=os.getpid(), ready=_weaknesses())
+    if order["preload"]:
+        confine.preload_by_variable(order)
     command = os.fork()
     if command == 0:
         confine.die_with_parent()

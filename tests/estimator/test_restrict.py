@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from estimator import starter
 from estimator.restrict import landlock_version
 from tests.estimator.callers import DRIVER, REPOSITORY, Caller, running
 
@@ -82,3 +83,11 @@ def test_limits_hold(ordinary: Caller, marker: str) -> None:
     assert running(marker) == []
     ordinary.file("hog.py", "hog = []\nwhile True: hog.append(bytearray(b'x') * (16 << 20))")
     assert contain(ordinary, "exec python3 hog.py", memory_bytes=300 * MIB)["end"] == "memory"
+
+
+def test_python_loads_what_is_to_be_preloaded(ordinary: Caller, open_folder: Path) -> None:
+    code = open_folder / "code.py"
+    code.write_text("print('first', configuration)\n")
+    ordinary.preload = starter.write(open_folder / "start", Path("order"), code)
+    outcome = contain(ordinary, "python3 -I -S -c 'print(1)'")
+    assert outcome["tail"] == "first order\n1\n"

@@ -48,11 +48,12 @@ class TracedRun:
 
     def attach(self) -> None:
         """Called when torch has been imported over the fake device."""
-        from . import compile, loaders, values, weights
+        from . import checkpoints, compile, loaders, values, weights
         from .life import Life
         from .recorder import Recorder
 
         weights.leave_uninitialised()
+        checkpoints.map_files()
         values.make_readable()
         compile.without_kernels()
         life = Life(self._settings["steps"], self._finish)

@@ -1,13 +1,27 @@
-"""The tracer as a traced interpreter has it: loaded by path, under its private name."""
+"""The tracer as a traced interpreter has it: loaded by path, under its private name; and programs under it."""
 
 import importlib
 import importlib.util
+import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-TRACER = Path(__file__).parents[3] / "estimator" / "tracer"
+ROOT = Path(__file__).parents[3]
+TRACER = ROOT / "estimator" / "tracer"
+LIBRARY = ROOT / "estimator" / "fake_cuda" / "lib" / "libgpumem_cuda.so"
+GPU = {
+    "name": "NVIDIA A100 80GB PCIe",
+    "uuid": "GPU-00000000-0000-0000-0000-000000000000",
+    "memory_bytes": 80 * 2**30,
+    "context_bytes": 2**29,
+    "compute_capability": [8, 0],
+    "sm_count": 108,
+    "index": 0,
+}
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -34,3 +48,40 @@ def facades(_tracer_package):
 @pytest.fixture(scope="session")
 def device(_tracer_package):
     return importlib.import_module("_gpumem_tracer.device")
+
+
+@pytest.fixture
+def traced(tmp_path):
+    """Runs a program under the tracer: (completed process, trace or None)."""
+
+    def run(program: str, steps: int = 3, **environment: str):
+        out = tmp_path / "out"
+        out.mkdir(exist_ok=True)
+        (tmp_path / "tracer.json").write_text(
+            json.dumps(
+                {
+                    "library": str(LIBRARY),
+                    "devices": [GPU],
+                    "enforce_limit": False,
+                    "node_dir": None,
+                    "trace": {"out_dir": str(out), "steps": steps, "max_events": 1_000_000},
+                }
+            )
+        )
+        script = tmp_path / "train.py"
+        script.write_text(program)
+        done = subprocess.run(
+            [sys.executable, script],
+            env=os.environ
+            | {"PYTHONPATH": str(TRACER / "inject"), "GPUMEM_TRACER": str(tmp_path / "tracer.json")}
+            | environment,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            cwd=tmp_path,
+        )
+        traces = [json.loads(path.read_text()) for path in out.iterdir()]
+        assert len(traces) <= 1
+        return done, traces[0] if traces else None
+
+    return run

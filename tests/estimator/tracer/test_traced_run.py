@@ -1,25 +1,12 @@
 """Real programs with the real torch, traced: what they leave behind, and how they end."""
 
-import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
-TRACER = ROOT / "estimator" / "tracer"
-LIBRARY = ROOT / "estimator" / "fake_cuda" / "lib" / "libgpumem_cuda.so"
-GPU = {
-    "name": "NVIDIA A100 80GB PCIe",
-    "uuid": "GPU-00000000-0000-0000-0000-000000000000",
-    "memory_bytes": 80 * 2**30,
-    "context_bytes": 2**29,
-    "compute_capability": [8, 0],
-    "sm_count": 108,
-    "index": 0,
-}
+TRACER = Path(__file__).parents[3] / "estimator" / "tracer"
 TRAINING = """
 import torch
 model = torch.nn.Sequential(torch.nn.Linear(1024, 4096), torch.nn.ReLU(), torch.nn.Linear(4096, 1024)).cuda()
@@ -32,43 +19,6 @@ for step in range(100):
     optimizer.step()
     print("step", step, loss.item(), flush=True)
 """
-
-
-@pytest.fixture
-def traced(tmp_path):
-    """Runs a program under the tracer: (completed process, trace or None)."""
-
-    def run(program: str, steps: int = 3, **environment: str):
-        out = tmp_path / "out"
-        out.mkdir(exist_ok=True)
-        (tmp_path / "tracer.json").write_text(
-            json.dumps(
-                {
-                    "library": str(LIBRARY),
-                    "devices": [GPU],
-                    "enforce_limit": False,
-                    "node_dir": None,
-                    "trace": {"out_dir": str(out), "steps": steps, "max_events": 1_000_000},
-                }
-            )
-        )
-        script = tmp_path / "train.py"
-        script.write_text(program)
-        done = subprocess.run(
-            [sys.executable, script],
-            env=os.environ
-            | {"PYTHONPATH": str(TRACER / "inject"), "GPUMEM_TRACER": str(tmp_path / "tracer.json")}
-            | environment,
-            capture_output=True,
-            text=True,
-            timeout=100,
-            cwd=tmp_path,
-        )
-        traces = [json.loads(path.read_text()) for path in out.iterdir()]
-        assert len(traces) <= 1
-        return done, traces[0] if traces else None
-
-    return run
 
 
 @pytest.fixture

@@ -94,6 +94,7 @@ class _Copies:
         for name, dtype in CONVERSIONS.items():
             put_before(tensor, name, self._convert(getattr(torch, dtype)))
         put_before(tensor, "clone", self._clone)
+        put_before(tensor, "__deepcopy__", self._deepcopy)
         put_before(tensor, "contiguous", self._contiguous)
         put_before(tensor, "copy_", self._copy)
         put_before(tensor, "zero_", self._zero)
@@ -174,6 +175,14 @@ class _Copies:
             return original(tensor, *arguments, **options)
         return self.blank(tensor) if self._may_skip(tensor) else original(tensor, **options)
 
+    def _deepcopy(self, original: Any, tensor: Any, memo: Any) -> Any:
+        torch = self._torch
+        plain = type(tensor) is torch.Tensor and not tensor.requires_grad and self._is_whole(tensor)
+        if id(tensor) in memo or not plain or not self._may_skip(tensor):
+            return original(tensor, memo)
+        memo[id(tensor)] = copy = self.blank(tensor)
+        return copy
+
     def _contiguous(self, original: Any, tensor: Any, *arguments: Any, **options: Any) -> Any:
         if arguments or options or not self._may_skip(tensor) or tensor.is_contiguous():
             return original(tensor, *arguments, **options)
@@ -184,15 +193,15 @@ class _Copies:
         return tensor if large else original(tensor, source, *arguments, **options)
 
     def _zero(self, original: Any, tensor: Any) -> Any:
-        torch = self._torch
-        whole = self._may_skip(tensor) and tensor.untyped_storage().nbytes() == tensor.nbytes
-        if (
-            not whole
-            or tensor.untyped_storage().is_shared()
-            or type(tensor) not in (torch.Tensor, torch.nn.Parameter)
-        ):
+        if not self._may_skip(tensor) or not self._is_whole(tensor):
             return original(tensor)
         return self._forget(tensor)
+
+    @staticmethod
+    def _is_whole(tensor: Any) -> bool:
+        """Whether it is all of its storage, which belongs to this process alone."""
+        storage = tensor.untyped_storage()
+        return bool(storage.nbytes() == tensor.nbytes and not storage.is_shared())
 
     def _pin_memory(self, original: Any, tensor: Any, *arguments: Any, **options: Any) -> Any:
         if not self._may_skip(tensor) or tensor.is_pinned():

@@ -10,7 +10,7 @@ def report(done):
 
 def test_large_models_are_built_converted_copied_and_moved_without_memory(traced):
     """A model of 32 GiB: each of these would take seconds and many GiB if its bytes were written."""
-    done, trace = traced("""
+    done, _ = traced("""
 import copy, json, resource, torch
 from torch import nn
 
@@ -33,9 +33,7 @@ for parameter in average.parameters():
     parameter.data.copy_(parameter.data.clone())
     parameter.data.zero_()
 joined = torch.cat([block.scale for block in average] + [torch.stack([block.up.weight for block in average]).view(-1, 65536)])
-assert not joined.requires_grad or joined.shape
 model = model.to(torch.bfloat16)
-shapes = [tuple(p.shape) for p in model.parameters()]
 model.cuda()
 average.to("cuda", torch.float32)
 back = {name: tensor.cpu() for name, tensor in model.state_dict().items()}
@@ -129,5 +127,5 @@ print(json.dumps({
     said = report(done)
     assert said["rss"] < 2 * 2**30
     assert said["read"] < 2**27
-    assert said["on_gpu"] == 8 * 2**30
+    assert said["on_gpu"] - 8 * 2**30 in (0, 512)  # and the step, if two checkpoints were there at once
     assert said["small"] == [0.0, 1.0, 2.0]

@@ -133,6 +133,13 @@ class InputFile(_Model):
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
 
 
+class ProcessGroup(_Model):
+    """A process group of torch.distributed that the process is in; over NCCL, it has a communicator."""
+
+    backend: Text
+    ranks: Count
+
+
 class Peaks(_Model):
     """What PyTorch itself counted in the traced run."""
 
@@ -148,10 +155,19 @@ class Events(History):
 
 
 class Trace(_Model):
-    """What one Python process did on the GPU; `events` is None if nothing, and `reason` then says why."""
+    """What one Python process did on one GPU; `events` is None if nothing, and `reason` then says why.
+
+    `device` is the GPU's number on its node; `started_ns` and `ended_ns` are of the process (Unix time).
+    """
 
     format: Literal[1]
     pid: Count
+    device: Count = 0
+    rank: Count = 0
+    world_size: Annotated[int, Field(ge=1, le=10_000_000)] = 1
+    groups: Annotated[tuple[ProcessGroup, ...], Field(max_length=100_000)] = ()
+    started_ns: Count = 0
+    ended_ns: Count = 0
     argv: Annotated[tuple[Text, ...], Field(max_length=10_000)] = ()
     python: Text | None = None
     torch_version: Text | None = None
@@ -261,7 +277,7 @@ def read(path: Path) -> Trace:
 
 
 def read_all(folder: Path) -> list[Trace]:
-    """Reads all traces in a folder (`trace-PID.json`), in the order in which the processes ended.
+    """Reads all traces in a folder (`trace-PID-N.json`, one for each GPU of a process), in the order in which the processes ended.
 
     Raises:
         TraceError: the folder or one of the traces cannot be read.

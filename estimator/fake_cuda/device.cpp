@@ -11,6 +11,7 @@
 #include "cuda_types.h"
 #include "export.h"
 #include "process.h"
+#include "small_copies.h"
 
 namespace gpumem {
 namespace {
@@ -164,6 +165,7 @@ int check_launch(Dim3 grid, Dim3 block, size_t dynamic_shared_bytes) {
   if (!block.x || !block.y || !block.z || block.z > 64 ||
       static_cast<uint64_t>(block.x) * block.y * block.z > kThreadsPerBlock)
     return kInvalidConfiguration;
+  forget_copies();
   const int most = architecture_of(current_device()).shared_per_block_optin;
   return dynamic_shared_bytes > static_cast<size_t>(most) ? kInvalidValue : kSuccess;
 }
@@ -171,11 +173,14 @@ int check_launch(Dim3 grid, Dim3 block, size_t dynamic_shared_bytes) {
 void copy(void* destination, const void* source, size_t bytes) {
   if (bytes == 0) return;
   const bool to_device = on_device(destination), from_device = on_device(source);
-  if (to_device) {
-    if (!from_device) log_event(EventKind::copied_in, destination, bytes);
+  if (to_device && from_device) {
+    forward_copy(destination, source, bytes);
+  } else if (to_device) {
+    log_event(EventKind::copied_in, destination, bytes);
+    remember_copy(destination, source, bytes);
   } else if (from_device) {
     log_event(EventKind::copied_out, source, bytes);
-    zero_host(destination, bytes);
+    if (!recall_copy(destination, source, bytes)) zero_host(destination, bytes);
   } else {
     std::memmove(destination, source, bytes);
   }
@@ -199,7 +204,11 @@ void copy_rows(void* destination, size_t destination_pitch, const void* source, 
 }
 
 void fill(void* destination, int value, size_t bytes) {
-  if (!on_device(destination)) std::memset(destination, value, bytes);
+  if (!on_device(destination)) {
+    std::memset(destination, value, bytes);
+  } else {
+    forget_copies();
+  }
 }
 
 void* host_allocate(size_t bytes) {

@@ -1,11 +1,12 @@
-// NCCL for one rank of many: communicators know their size, collectives do nothing. What NCCL allocates for its
-// buffers is not known, and this is said.
+// NCCL for one rank of many: communicators know their size, and every other rank has what this one has. What NCCL
+// allocates for its buffers is not known, and this is said.
 
 #include <cstring>
 
 #include "cuda_types.h"
 #include "export.h"
 #include "process.h"
+#include "small_copies.h"
 
 using namespace gpumem;
 
@@ -109,6 +110,66 @@ API int ncclRedOpCreatePreMulSum(int* operation, void*, int, int, Communicator*)
   *operation = first_own_operation;
   return kOk;
 }
+
+namespace {
+
+// ncclDataType_t; what it lacks here is not known to be read back as a number.
+Element element_of(int type) {
+  switch (type) {
+    case 2:
+    case 3: return Element::int32;
+    case 4:
+    case 5: return Element::int64;
+    case 7: return Element::float32;
+    case 8: return Element::float64;
+    default: return Element::other;
+  }
+}
+
+size_t bytes_of(int type) {
+  switch (type) {
+    case 2:
+    case 3:
+    case 7: return 4;  // int32, uint32, float32
+    case 4:
+    case 5:
+    case 8: return 8;  // int64, uint64, float64
+    case 6:
+    case 9: return 2;  // float16, bfloat16
+    default: return 1;  // int8, uint8, float8
+  }
+}
+
+int reduce(const void* sent, void* received, size_t count, int type, int operation, const Communicator* communicator) {
+  constexpr int sum = 0, product = 1;
+  if (!received) return kOk;
+  forward_copy(received, sent, count * bytes_of(type));
+  if (operation == sum) scale_copy(received, count, element_of(type), communicator->size);
+  if (operation == product) forget_copies();
+  return kOk;
+}
+
+}  // namespace
+
+API int ncclAllReduce(const void* sent, void* received, size_t count, int type, int operation,
+                      Communicator* communicator, void*) {
+  return reduce(sent, received, count, type, operation, communicator);
+}
+API int ncclReduce(const void* sent, void* received, size_t count, int type, int operation, int,
+                   Communicator* communicator, void*) {
+  return reduce(sent, received, count, type, operation, communicator);
+}
+API int ncclAllGather(const void* sent, void* received, size_t count, int type, Communicator* communicator, void*) {
+  const size_t bytes = count * bytes_of(type);
+  for (int rank = 0; rank < communicator->size; ++rank)
+    forward_copy(static_cast<char*>(received) + static_cast<size_t>(rank) * bytes, sent, bytes);
+  return kOk;
+}
+API int ncclBroadcast(const void* sent, void* received, size_t count, int type, int, Communicator*, void*) {
+  if (sent) forward_copy(received, sent, count * bytes_of(type));
+  return kOk;
+}
+NO_OP(ncclBcast)
 API int ncclGroupSimulateEnd(void*) { return kOk; }
 NO_OP(ncclGroupStart)
 NO_OP(ncclGroupEnd)
@@ -119,14 +180,9 @@ NO_OP(ncclCommSuspend)
 NO_OP(ncclCommDeregister)
 NO_OP(ncclCommWindowDeregister)
 NO_OP(ncclRedOpDestroy)
-NO_OP(ncclAllGather)
-NO_OP(ncclAllReduce)
 NO_OP(ncclAlltoAll)
-NO_OP(ncclBcast)
-NO_OP(ncclBroadcast)
 NO_OP(ncclGather)
 NO_OP(ncclScatter)
-NO_OP(ncclReduce)
 NO_OP(ncclReduceScatter)
 NO_OP(ncclSend)
 NO_OP(ncclRecv)

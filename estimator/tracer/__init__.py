@@ -20,9 +20,13 @@ def start(configuration: str) -> None:
         settings = json.load(file)
     run = None
     if settings.get("trace"):
+        from .ranks import Alone
         from .run import TracedRun
 
-        run = TracedRun(settings["trace"])
+        alone = Alone(settings["trace"].get("middle", False), settings["trace"].get("world_size"))
+        if alone.is_other_rank(os.environ):
+            os._exit(0)
+        run = TracedRun(settings["trace"], alone)
         run.begin()
     torch_import.when_torch_loads(lambda spec: _before_torch(spec, settings, run), lambda: _after_torch(run))
 

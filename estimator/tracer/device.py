@@ -33,6 +33,7 @@ class FakeDevice:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
+        self.indices: List[int] = []  # of the visible devices, as the node counts them
         library.gpumem_add_device.argtypes = [
             ctypes.c_char_p, ctypes.c_char_p, ctypes.c_uint64, ctypes.c_uint64,
             ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int,
@@ -54,6 +55,7 @@ class FakeDevice:
             library.gpumem_set_cudnn_version(cudnn_version)
         library.gpumem_set_limit(int(bool(settings.get("enforce_limit"))))
         for gpu in visible(settings["devices"], os.environ.get("CUDA_VISIBLE_DEVICES")):
+            self.indices.append(gpu["index"])
             major, minor = gpu["compute_capability"]
             library.gpumem_add_device(
                 gpu["name"].encode(), gpu["uuid"].encode(), gpu["memory_bytes"], gpu["context_bytes"],

@@ -31,7 +31,8 @@ class Recorder:
 
     def __init__(self, device: Any, life: Life, max_events: int) -> None:
         self._device, self._life, self._max_events = device, life, max_events
-        self._stream: Any = None
+        self._streams: Dict[int, Any] = {}  # of the marks, by device
+        self._first_marks: Dict[int, int] = {}
         self._marks: List[Dict[str, Any]] = []
         self._passes: List[Any] = []  # the pass over a loader at each mark
         self._owned: List[Dict[str, Any]] = []
@@ -43,7 +44,7 @@ class Recorder:
     @property
     def recording(self) -> bool:
         """Whether the program has used the GPU."""
-        return self._stream is not None
+        return bool(self._streams)
 
     def attach(self) -> None:
         """Hooks into torch."""
@@ -60,61 +61,78 @@ class Recorder:
         # not the global hooks of modules: they are seen, and compiled, by torch.compile
         torch.nn.Module.__call__ = self._around_forward(torch.nn.Module.__call__)
 
-    def collect(self) -> Dict[str, Any]:
-        """The recorded part of the trace (see `estimator/trace.py` for its form)."""
+    def collect(self) -> List[Dict[str, Any]]:
+        """The recorded part of the trace of each GPU (see `estimator/trace.py` for its form)."""
         torch = self._torch
-        index = self._mark(self._marks[-1]["phase"])
-        self._own_modules(index)
+        self._own_modules(self._mark(self._marks[-1]["phase"]))
         peaks = {
-            "allocated": torch.cuda.max_memory_allocated(self._index),
-            "reserved": torch.cuda.max_memory_reserved(self._index),
+            index: {
+                "allocated": torch.cuda.max_memory_allocated(index),
+                "reserved": torch.cuda.max_memory_reserved(index),
+            }
+            for index in self._streams
         }
         snapshot = torch.cuda.memory._snapshot()
-        history = snapshot["device_traces"][self._index]
-        settings = snapshot.get("allocator_settings", {})
-        columns, positions, frames, stacks = self._columns(history)
         events = self._device.events()
+        shared = {
+            "alloc_conf": str(snapshot.get("allocator_settings", {}).get("PYTORCH_CUDA_ALLOC_CONF", "")),
+            "actions": list(ACTIONS),
+            "owned": self._owned,
+            "touched": _touched(events, len(self._marks)),
+            "steps": self._life.steps(),
+            "passes": self._life.told(),
+            "only_infers": self._life.only_infers,
+            "unknown_calls": self._device.unknown_calls(),
+            "invented": self._device.invented() + compile.choices_by_timing(),
+            "read_back": sum(event.kind == fake.READ_BACK for event in events),
+        }
+        traces = [
+            dict(shared, peaks=peaks[index], **self._of_one(index, snapshot["device_traces"][index]))
+            for index in sorted(self._streams)
+        ]
+        return [trace for trace in traces if trace["events"]["action"]] or traces[:1]
+
+    def _of_one(self, index: int, history: List[Dict[str, Any]]) -> Dict[str, Any]:
+        columns, positions, frames, stacks = self._columns(history, self._streams[index].cuda_stream)
+        positions = [0] * self._first_marks[index] + positions
         marks = [
             {"event": at, **mark, "phase": _phase(mark["phase"], during)}
             for at, mark, during in zip(positions, self._marks, self._passes)  # noqa: B905 - newer than 3.9
         ]  # fmt: skip
         marks[0]["event"] = 0
         return {
-            "gpu": torch.cuda.get_device_name(self._index),
-            "alloc_conf": str(settings.get("PYTORCH_CUDA_ALLOC_CONF", "")),
-            "actions": list(ACTIONS),
+            "device": self._device.indices[index],
+            "gpu": self._torch.cuda.get_device_name(index),
             "events": columns,
             "frames": frames,
             "stacks": stacks,
             "marks": marks,
-            "owned": self._owned,
-            "touched": _touched(events, len(marks)),
-            "steps": self._life.steps(),
-            "passes": self._life.told(),
-            "only_infers": self._life.only_infers,
             "complete": len(history) < self._max_events,
-            "unknown_calls": self._device.unknown_calls(),
-            "invented": self._device.invented() + compile.choices_by_timing(),
-            "read_back": sum(event.kind == fake.READ_BACK for event in events),
-            "peaks": peaks,
         }
 
     def _start(self) -> None:
         """Called by torch as soon as CUDA is initialised, before the first allocation."""
         torch = self._torch
-        self._index = torch.cuda.current_device()
         torch.cuda.memory._record_memory_history(
             "all", context="alloc", stacks="python", max_entries=self._max_events
         )
-        self._stream = torch.cuda.Stream(self._index)
+        self._open_stream(torch.cuda.current_device())
         self._mark("setup")
+
+    def _open_stream(self, index: int) -> None:
+        self._streams[index] = self._torch.cuda.Stream(index)
+        self._first_marks[index] = len(self._marks)
 
     def _mark(self, phase: str) -> int:
         """Begins an interval; returns its number."""
-        stream = self._stream.cuda_stream
-        with self._torch.cuda.device(self._index):
-            address = self._torch._C._cuda_cudaCachingAllocator_raw_alloc(MARK_BYTES, stream)
-            self._torch._C._cuda_cudaCachingAllocator_raw_delete(address)
+        torch = self._torch
+        for index in range(len(self._device.indices)):
+            if index not in self._streams and torch._C._cuda_hasPrimaryContext(index):
+                self._open_stream(index)
+        for index, stream in self._streams.items():
+            with torch.cuda.device(index):
+                address = torch._C._cuda_cudaCachingAllocator_raw_alloc(MARK_BYTES, stream.cuda_stream)
+                torch._C._cuda_cudaCachingAllocator_raw_delete(address)
         if self._marks:
             self._device.mark()
         self._marks.append({"phase": phase, "step": self._life.steps(), "batch": self._life.batch})
@@ -238,11 +256,10 @@ class Recorder:
             self._own(index, owner, tensors)
 
     def _columns(
-        self, history: List[Dict[str, Any]]
+        self, history: List[Dict[str, Any]], own: int
     ) -> Tuple[Dict[str, List[int]], List[int], List[List[Any]], List[List[int]]]:
-        """History without the marks, as columns; where the marks were; frames and stacks, each once."""
+        """History as columns; where the marks (on the stream `own`) were; frames and stacks, each once."""
         codes = {name: code for code, name in enumerate(ACTIONS)}
-        own = self._stream.cuda_stream
         columns: Dict[str, List[int]] = {
             name: [] for name in ("action", "address", "size", "stream", "stack")
         }

@@ -7,9 +7,10 @@ import contextlib
 import json
 import os
 import sys
-from typing import Any, Dict, Optional
+import time
+from typing import Any, Dict, List, Optional
 
-from . import alarm
+from . import alarm, ranks, torch_import
 from .inputs import OpenedFiles, is_installed
 
 FORMAT = 1
@@ -22,8 +23,9 @@ class TracedRun:
     `deadline` (on the clock `CLOCK_MONOTONIC`, s; None for none).
     """
 
-    def __init__(self, settings: Dict[str, Any]) -> None:
-        self._settings = settings
+    def __init__(self, settings: Dict[str, Any], alone: ranks.Alone) -> None:
+        self._settings, self._alone = settings, alone
+        self._started_ns = time.time_ns()
         self._files = OpenedFiles()
         self._reason: Optional[str] = None
         self._recorder: Any = None
@@ -59,6 +61,8 @@ class TracedRun:
         life = Life(self._settings["steps"], self._finish)
         self._recorder = Recorder(self.device, life, self._settings["max_events"])
         self._recorder.attach()
+        torch_import.when_module_loads(ranks.LAUNCHER, self._alone.replace_launcher)
+        self._alone.attach(sys.modules["torch"])
         loaders.cut_short(life, self._recorder.allocated, self._recorder.hold)
 
     def _at_exit(self) -> None:
@@ -73,7 +77,8 @@ class TracedRun:
 
     def _leave_trace(self, end: str) -> None:
         try:
-            self._write(self._trace(end))
+            for number, trace in enumerate(self._traces(end)):
+                self._write(trace, number)
         except Exception as error:  # the run must end whatever happens
             sys.stderr.write("gpumem: the trace could not be written: %r\n" % error)
 
@@ -91,12 +96,15 @@ class TracedRun:
                 stream.flush()
         os._exit(self._exit_code if end != "exception" else 1)
 
-    def _trace(self, end: str) -> Dict[str, Any]:
+    def _traces(self, end: str) -> List[Dict[str, Any]]:
+        """One trace for each GPU that was used; a single one if none was."""
         torch = sys.modules.get("torch")
         version = getattr(torch, "version", None)
         trace: Dict[str, Any] = {
             "format": FORMAT,
             "pid": self._pid,
+            "started_ns": self._started_ns,
+            "ended_ns": time.time_ns(),
             "argv": [str(argument)[:4096] for argument in getattr(sys, "argv", [])][:256],
             "python": sys.version.split()[0],
             "torch_version": getattr(version, "__version__", None),
@@ -106,16 +114,17 @@ class TracedRun:
             "inputs": self._files.listed(),
             "events": None,
         }
+        trace.update(ranks.facts())
         if self._recorder is not None and self._recorder.recording:
-            trace.update(self._recorder.collect())
-        elif torch is None:
+            return [dict(trace, **of_one_gpu) for of_one_gpu in self._recorder.collect()]
+        if torch is None:
             trace["reason"] = "this Python program did not import PyTorch"
         else:
             trace["reason"] = self._reason or "this program imported PyTorch but did not use the GPU"
-        return trace
+        return [trace]
 
-    def _write(self, trace: Dict[str, Any]) -> None:
-        target = os.path.join(self._settings["out_dir"], "trace-%d.json" % self._pid)
+    def _write(self, trace: Dict[str, Any], number: int) -> None:
+        target = os.path.join(self._settings["out_dir"], "trace-%d-%d.json" % (self._pid, number))
         with open(target + ".part", "w", encoding="utf-8") as file:
             json.dump(trace, file, separators=(",", ":"))
         os.replace(target + ".part", target)

@@ -277,7 +277,7 @@ def read(path: Path) -> Trace:
 
 
 def read_all(folder: Path) -> list[Trace]:
-    """Reads all traces in a folder (`trace-PID-N.json`, one for each GPU of a process), in the order in which the processes ended.
+    """Reads all traces in a folder (`trace-PID-N.json`), in the order in which the processes ended.
 
     Raises:
         TraceError: the folder or one of the traces cannot be read.

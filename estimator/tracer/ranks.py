@@ -46,7 +46,7 @@ class Alone:
         self._replace_spawn(torch)
         if not torch.distributed.is_available():
             return
-        c10d = sys.modules["torch.distributed.distributed_c10d"]
+        c10d: Any = sys.modules["torch.distributed.distributed_c10d"]
         self._replace_stores(torch, c10d)
         self._replace_gloo(torch, c10d)
         for name, answer in _ANSWERS.items():
@@ -60,7 +60,8 @@ class Alone:
             self._leave_to_children(c10d.get_rank(), c10d.get_world_size())
             return result
 
-        c10d.init_process_group = torch.distributed.init_process_group = init_process_group
+        for module in (c10d, torch.distributed):
+            module.init_process_group = init_process_group
 
     def replace_launcher(self) -> None:
         """torchrun's agent becomes its one worker; called when its module has been imported."""
@@ -81,9 +82,9 @@ class Alone:
         if rank == self.wanted(world_size):
             return
         multiprocessing = sys.modules.get("multiprocessing")
-        if multiprocessing is None or multiprocessing.parent_process() is None:
-            if not _wait_for_children():
-                return  # nobody else is there: better this rank than none
+        is_child = multiprocessing is not None and multiprocessing.parent_process() is not None
+        if not is_child and not _wait_for_children():
+            return  # nobody else is there: better this rank than none
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
@@ -164,8 +165,8 @@ class Alone:
     @staticmethod
     def _replace_gloo(torch: Any, c10d: Any) -> None:
         """Collectives on the CPU: PyTorch's own fake process group copies what this rank has."""
-        gloo = getattr(c10d, "ProcessGroupGloo", None)
-        fake = getattr(torch._C._distributed_c10d, "FakeProcessGroup", None)
+        gloo: Any = getattr(c10d, "ProcessGroupGloo", None)
+        fake: Any = getattr(torch._C._distributed_c10d, "FakeProcessGroup", None)
         if gloo is None or fake is None:
             return
         make = getattr(fake, "_create_internal", fake)
@@ -185,7 +186,7 @@ class Alone:
 
     def _replace_spawn(self, torch: Any) -> None:
         """`mp.spawn` calls its function here, once."""
-        module = sys.modules.get("torch.multiprocessing.spawn")
+        module: Any = sys.modules.get("torch.multiprocessing.spawn")
         if module is None:
             return
 
@@ -202,8 +203,9 @@ class Alone:
 class _Joined:
     """The context of processes that have all ended."""
 
-    processes: List[Any] = []
-    error_queues: List[Any] = []
+    def __init__(self) -> None:
+        self.processes: List[Any] = []
+        self.error_queues: List[Any] = []
 
     def join(self, timeout: Any = None, *others: Any, **options: Any) -> bool:
         return True
@@ -258,7 +260,7 @@ def _become(rank: int, local: int, world_size: int, entrypoint: Any, arguments: 
         return entrypoint(*arguments)
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execvp(entrypoint, [entrypoint, *map(str, arguments)])
+    os.execvp(entrypoint, [entrypoint, *map(str, arguments)])  # noqa: S606
 
 
 def _wait_for_children() -> bool:

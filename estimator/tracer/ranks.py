@@ -63,9 +63,8 @@ class Alone:
         for module in (c10d, torch.distributed):
             module.init_process_group = init_process_group
 
-    def replace_launcher(self) -> None:
-        """torchrun's agent becomes its one worker; called when its module has been imported."""
-        module = sys.modules[LAUNCHER]
+    def replace_launcher(self, module: Any) -> None:
+        """torchrun's agent becomes its one worker; `module` is LAUNCHER."""
 
         def launch_agent(
             config: Any, entrypoint: Any, args: Any, *others: Any, **options: Any
@@ -75,7 +74,7 @@ class Alone:
             rank = self.wanted(world_size)
             return {rank % local: _become(rank, local, world_size, entrypoint, list(args))}
 
-        module.launch_agent = launch_agent  # type: ignore[attr-defined]
+        module.launch_agent = launch_agent
 
     def _leave_to_children(self, rank: int, world_size: int) -> None:
         """A rank that is not traced ends here; if it has started others itself, one of them is."""

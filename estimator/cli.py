@@ -19,6 +19,7 @@ from estimator import doctor, replay_cli
 
 if TYPE_CHECKING:
     from estimator.catalog import GPU, Catalog
+    from estimator.outputs import Outputs
     from estimator.sandbox import Usage
     from estimator.trace import InputFile
     from settings import Settings
@@ -94,6 +95,21 @@ def estimate(
         Path | None, typer.Option(metavar="DIR", help="Where the job starts, as sbatch --chdir.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the estimate as a JSON object.")] = False,
+    advise: Annotated[
+        bool, typer.Option("--advise", help="Tell which settings would save memory, and how much.")
+    ] = False,
+    trace: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE|DIR", help="Keep the trace for gpumem replay; in a folder, all traces."),
+    ] = None,
+    snapshot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a memory snapshot for pytorch.org/memory_viz."),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw memory over time by owner: .html, .svg or .png."),
+    ] = None,
     config: Annotated[
         Path | None, typer.Option(metavar="FILE", help="gpumem.toml. [default: /etc/gpumem/gpumem.toml]")
     ] = None,
@@ -106,7 +122,8 @@ def estimate(
     Exit status: 0 estimated, 1 could not, 2 wrong usage.
     """
     try:
-        _estimate(words, ctx.meta["command"], gpu, steps, timeout, chdir, as_json, config)
+        outputs = _outputs(trace, snapshot, plot)
+        _estimate(words, ctx.meta["command"], gpu, steps, timeout, chdir, as_json, config, outputs, advise)
     except _Failed as failed:
         if as_json:
             from estimator.report import failure_to_json
@@ -128,12 +145,16 @@ def _estimate(
     chdir: Path | None,
     as_json: bool,
     config: Path | None,
+    outputs: Outputs,
+    advise: bool,
 ) -> None:
     import settings
     from estimator import report, sandbox, trace_run
+    from estimator.advice import advise as advice_for
     from estimator.catalog import CatalogError, load
     from estimator.estimate import EstimateError
     from estimator.estimate import estimate as estimated
+    from estimator.outputs import OutputError, largest
 
     try:
         configured = settings.load(config)
@@ -151,6 +172,7 @@ def _estimate(
         gpu = _choose(catalog, configured, gpu_name, launch.script.partition if launch.script else None)
         with _progress(f"{launch.name} on a pretend {gpu.key}") as watch:
             traced = trace_run.run(launch, gpu, limits, os.environ, watch)
+            outputs.keep_traces(traced.traces)
             result = estimated(
                 traced.traces,
                 gpu,
@@ -160,21 +182,40 @@ def _estimate(
                 traced.host_memory_bytes,
                 traced.notes,
             )
+        title = shlex.join(words) if is_command else launch.name
+        outputs.write(traced.traces, f"{title} on {gpu.name}")
+        advice = advice_for(largest(traced.traces), result, gpu) if advise else []
     except (
         settings.SettingsError,
         CatalogError,
         EstimateError,
+        OutputError,
         sandbox.Refused,
     ) as error:
         raise _Failed(str(error)) from None
     except trace_run.TraceFailed as error:
         raise _Failed(str(error), error.inputs) from None
     if as_json:
-        print(json.dumps(report.to_json(result)))
+        asked = {"advice": [one.to_json() for one in advice]} if advise else {}
+        print(json.dumps(report.to_json(result) | asked))
     else:
         from rich.console import Console
 
-        report.show(result, Console(), shlex.join(words) if is_command else launch.name)
+        report.show(result, Console(), title)
+        if advise:
+            report.show_advice(advice, Console())
+
+
+def _outputs(trace: Path | None, snapshot: Path | None, plot: Path | None) -> Outputs:
+    """Where to write what, as far as that can be written."""
+    from estimator.outputs import OutputError, Outputs
+
+    outputs = Outputs(trace, snapshot, plot)
+    try:
+        outputs.check()
+    except OutputError as error:
+        raise _Failed(str(error)) from None
+    return outputs
 
 
 def _choose(catalog: Catalog, settings: Settings, name: str | None, partition: str | None) -> GPU:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from estimator import recorded_by
 from estimator.trace import Trace
 
 PICTURES = (".png", ".svg", ".html")
@@ -77,7 +78,9 @@ class Outputs:
             from estimator.plot import draw
             from estimator.timeline import timeline
 
-            _write(self.plot, draw(timeline(largest(traces)), title, self.plot.suffix.lower()))
+            one = largest(traces)
+            course = timeline(one, _busiest_event(one))
+            _write(self.plot, draw(course, title, self.plot.suffix.lower()))
 
 
 def largest(traces: Sequence[Trace]) -> Trace:
@@ -90,6 +93,14 @@ def largest(traces: Sequence[Trace]) -> Trace:
     if not used:
         raise OutputError("no process used the GPU: there is nothing to write")
     return max(used, key=lambda one: one.peaks.reserved if one.peaks else 0)
+
+
+def _busiest_event(one: Trace) -> int | None:
+    """The event after which the most is allocated, as in the estimate; None if no known rules tell it."""
+    assert one.events is not None  # noqa: S101
+    configs = recorded_by.candidates(one.alloc_conf, one.torch_version)
+    replayed, config = recorded_by.find(one.events, configs)
+    return replayed.busiest_event if config is not None else None
 
 
 def _json(one: Trace) -> bytes:

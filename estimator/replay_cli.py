@@ -13,13 +13,11 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from estimator.snapshot import Frame
     from estimator.whatif import Answer, Recording
 
 COULD_NOT = 1
 STACK_SHOWN = 5
 _UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
-_PACKAGES = ("/site-packages/", "/dist-packages/", "<frozen ")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:iB|B)?", re.IGNORECASE)
 
 
@@ -183,17 +181,11 @@ def _show(recorded: Recording, answer: Answer, alloc_conf: str | None, console: 
 def _show_stack(answer: Answer, console: Console) -> None:
     from rich.text import Text
 
+    from estimator.frames import users
+
     if not answer.oom_stack:
         console.print("   no Python stack was recorded", style="dim")
     elif answer.oom_stack_is_before:
         console.print("   on a thread without Python (backward?); the last Python before:", style="dim")
-    for file, line, name in users_frames(answer.oom_stack)[:STACK_SHOWN]:
+    for file, line, name in users(answer.oom_stack)[:STACK_SHOWN]:
         console.print(Text(f"   {file}:{line} in {name}"), highlight=False)
-
-
-def users_frames(stack: tuple[Frame, ...]) -> list[Frame]:
-    """The frames outside of installed packages, the innermost first; all if there are none."""
-    own = [
-        frame for frame in stack if "/site-packages/" not in frame[0] and "/dist-packages/" not in frame[0]
-    ]
-    return own or list(stack)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.bar import Bar
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from estimator.advice import Advice
 from estimator.estimate import Estimate, LeastMemory
 from estimator.owners import Owner
 from settings import GIB, MIB
@@ -87,6 +90,20 @@ def show(estimate: Estimate, console: Console, title: str = "GPU memory") -> Non
         parts += [Text(), _notes(estimate)]
     parts += [Text(), Text(_origin(estimate), style="dim")]
     console.print(Padding(Group(*parts), (0, 1)), width=width, highlight=False, soft_wrap=False)
+
+
+def show_advice(advice: Sequence[Advice], console: Console) -> None:
+    """Prints what would save memory."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(justify="right", style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for one in advice:
+        how = "" if one.kind == "replay" else f" ({one.kind}: {one.how})"
+        table.add_row(f"-{size(one.saves_bytes)}", Text.assemble(one.change, (how, "dim")))
+    head = Text("Would save memory", style="bold") if advice else Text("No setting would save memory.")
+    console.print(
+        Padding(Group(Text(), head, table), (0, 1)), width=min(WIDTH, console.width), highlight=False
+    )
 
 
 def _head(estimate: Estimate, title: str) -> RenderableType:

@@ -17,6 +17,7 @@ from typing import Any
 
 from estimator import pickles
 from estimator.allocator import Action
+from estimator.frames import Frame
 from estimator.held import HeldBlock, HeldSegment, State
 from estimator.rewind import HeldError, advance, rewind
 from estimator.trace import MAX_EVENTS, Events, Trace, printable
@@ -27,8 +28,6 @@ MAX_TEXT = 4096
 STATES = frozenset(state.value for state in State)
 PROTOCOL = 4  # the newest that the visualiser at pytorch.org/memory_viz reads
 CONF_NAMES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-
-Frame = tuple[str, int, str]  # file, line, function
 
 
 class SnapshotError(Exception):

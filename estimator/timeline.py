@@ -11,14 +11,14 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from estimator.allocator import DEFAULT_CONFIG, Action
+from estimator.allocator import DEFAULT_CONFIG, UNLIMITED, Action
+from estimator.frames import users
 from estimator.owners import MODULE_CALLS, MODULE_FILE, Owner
 from estimator.trace import Events, Phase, Trace
 
-ACCURACY = 1200  # samples; more than a picture is wide
+ACCURACY = 600  # samples; more than a picture is wide
 TOP = 5  # stacks
 STACK_SHOWN = 3
-PACKAGES = ("/site-packages/", "/dist-packages/", "<frozen ")
 NO_STACK = "no Python stack (a thread of autograd, or a library)"
 
 OwnersOf = Callable[[Trace, Events], Sequence[str]]
@@ -73,8 +73,10 @@ class Timeline:
         return max(self.reserved)
 
 
-def timeline(trace: Trace, owners_of: OwnersOf | None = None) -> Timeline:
+def timeline(trace: Trace, peak_event: int | None = None, owners_of: OwnersOf | None = None) -> Timeline:
     """The course of a run that used the GPU; `owners_of` says whose each block is, or `block_owners` does.
+
+    `peak_event`: after which the most was allocated, as a replay knows better (None: as seen here).
 
     Reserved is what PyTorch took in the run, on a device without limit. Blocks count with their size after
     rounding; the unsplit rest of a block is not known here and counts as reserved only.
@@ -84,8 +86,11 @@ def timeline(trace: Trace, owners_of: OwnersOf | None = None) -> Timeline:
         raise ValueError("the process did not use the GPU")
     owner_of = (owners_of or block_owners)(trace, events)
     names = _ordered({owner_of[at] for at, action in enumerate(events.action) if action == Action.ALLOC})
-    samples = _Samples(events, owner_of, names)
-    peak = max(range(len(samples.at)), key=lambda sample: sum(samples.rows[sample]))
+    samples = _Samples(events, owner_of, names, peak_event)
+    if peak_event is not None:
+        peak = samples.at.index(peak_event)
+    else:
+        peak = max(range(len(samples.at)), key=lambda sample: sum(samples.rows[sample]))
     return Timeline(
         events=len(events),
         at=tuple(samples.at),
@@ -106,7 +111,9 @@ def _ordered(names: set[str]) -> tuple[str, ...]:
 class _Samples:
     """Walks through the history once; keeps the fullest moment of each stretch of events."""
 
-    def __init__(self, events: Events, owner_of: Sequence[str], names: Sequence[str]) -> None:
+    def __init__(
+        self, events: Events, owner_of: Sequence[str], names: Sequence[str], peak_event: int | None
+    ) -> None:
         self.at: list[int] = []
         self.rows: list[tuple[int, ...]] = []
         self.reserved: list[int] = []
@@ -126,8 +133,8 @@ class _Samples:
                 live[address] = (taken, index)
                 row[index] += taken
                 allocated += taken
-                if fullest is None or allocated > fullest[0]:
-                    fullest = (allocated, event, tuple(row))
+                if fullest is None or allocated > fullest[0] or event == peak_event:
+                    fullest = (allocated if event != peak_event else UNLIMITED, event, tuple(row))
             elif action == _FREE_REQUESTED:
                 taken, index = live.pop(address, (0, 0))
                 row[index] -= taken
@@ -195,9 +202,7 @@ def _place(trace: Trace, stack: int) -> tuple[str, ...]:
     """The frames of the user's code, innermost first; of installed packages where there are no others."""
     if stack < 0:
         return (NO_STACK,)
-    frames = [trace.frames[frame] for frame in trace.stacks[stack]]
-    own = [frame for frame in frames if not any(folder in frame[0] for folder in PACKAGES)]
-    shown = (own or frames)[:STACK_SHOWN]
+    shown = users([trace.frames[frame] for frame in trace.stacks[stack]])[:STACK_SHOWN]
     return tuple(f"{file.rsplit('/', 1)[-1]}:{line} {name}" for file, line, name in shown)
 
 

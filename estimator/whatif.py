@@ -8,9 +8,10 @@ from pathlib import Path
 
 from estimator import recorded_by, snapshot, trace
 from estimator.allocator import UNLIMITED, AllocatorConfig, Replay, ReplayError, replay
+from estimator.frames import Frame
 from estimator.held import HeldSegment
 from estimator.rewind import HeldError
-from estimator.snapshot import Frame, Snapshot
+from estimator.snapshot import Snapshot
 
 JSON = b"{"
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from estimator import snapshot
 from estimator.allocator import Action
 from estimator.cli import app
-from estimator.replay_cli import parse_size, users_frames
+from estimator.replay_cli import parse_size
 from tests.estimator.recording import Recording
 
 MIB, GIB = 1024**2, 1024**3
@@ -125,9 +125,3 @@ def test_sizes(text, size):
 def test_sizes_that_are_none(text):
     with pytest.raises(typer.BadParameter, match="16GiB"):
         parse_size(text)
-
-
-def test_frames_of_packages_are_left_out_where_there_are_others():
-    own, other = ("/home/u/train.py", 3, "main"), ("/v/site-packages/torch/nn/x.py", 1, "f")
-    assert users_frames((other, own)) == [own]
-    assert users_frames((other,)) == [other]

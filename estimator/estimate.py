@@ -24,6 +24,7 @@ from settings import Estimate as Settings
 # how many blocks of a kernel fit a multiprocessor: sizes the scratch space of sorts and scans (kilobytes)
 HARMLESS_ANSWERS = ("occupancy",)
 NAMES_SHOWN = 5
+LEAST_KEPT = 2 * MIB  # one small segment: what batches keep is told if it may be more
 LEAST_EVENTS = 100_000  # of a trace whose least memory is searched in every estimate
 LEAST_RESOLUTION = 0.01  # of the peak
 
@@ -281,12 +282,16 @@ def _left_out(trace: Trace) -> list[str]:
             doubts.append(
                 f"batches of {kind} differ in shape: {shapes} shapes were seen, others may need more"
             )
-        for one in [one for one in cut if one.grows_by][:1]:
-            more = "an unknown number of" if one.left_out is None else str(one.left_out)
+        growing = [one for one in cut if one.kept_bytes is None or one.kept_bytes >= LEAST_KEPT]
+        for one in growing[:1]:
+            batches, kept = (
+                ("an unknown number of", "")
+                if one.left_out is None or one.kept_bytes is None
+                else (str(one.left_out), f", for which {one.kept_bytes / MIB:.0f} MiB are added")
+            )
             doubts.append(
                 f"{kind} keeps {one.grows_by / MIB:.1f} MiB of each batch on the GPU: "
-                f"{more} batches were not run"
-                + ("" if one.left_out is None else f", {one.grows_by * one.left_out / GIB:.1f} GiB are added")
+                f"{batches} batches were not run{kept}"
             )
     return doubts
 

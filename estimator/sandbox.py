@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 MIB = 1024**2
+LARGEST_FILE = 8 * 1024**4
 TAIL_BYTES = 64 * 1024
 MAX_ENTRIES = 10_000  # in out_dir
 TICK_S = 0.1
@@ -139,7 +140,7 @@ def run(
 def _rlimits(limits: Limits) -> dict[str, int]:
     return {
         "RLIMIT_CPU": limits.cpu_s,
-        "RLIMIT_FSIZE": max(limits.scratch_bytes, limits.output_bytes),
+        "RLIMIT_FSIZE": LARGEST_FILE,  # a checkpoint with holes; what is really written is limited otherwise
         "RLIMIT_CORE": 0,
         "RLIMIT_NPROC": 8 * limits.processes,  # threads count too; the exact limit is watched
     }

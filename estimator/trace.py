@@ -84,6 +84,13 @@ class LoaderPass(_Model):
     shapes: Count  # how many different shapes the batches had
     grows_by: Count = 0  # bytes that each batch kept on the GPU
 
+    @property
+    def kept_bytes(self) -> int | None:
+        """What the batches that were not run would have kept; None if nobody knows how many they are."""
+        if not self.grows_by:
+            return 0
+        return None if self.left_out is None else self.grows_by * self.left_out
+
 
 class Touched(_Model):
     """A place that a CUDA library was given within interval `mark`."""

@@ -32,18 +32,23 @@ class Pass:
         self.grows_by = 0
         self.is_held = False
         self.steps_at_start = life.steps_so_far()
-        self._life = life
+        self._life: Optional[Life] = life
         self._backwards, self._evaluations = life.backwards, life.evaluations
 
     @property
     def backwards(self) -> int:
-        """Backward passes since its start."""
-        return self._life.backwards - self._backwards
+        """Backward passes from its start to its end."""
+        return self._backwards if self._life is None else self._life.backwards - self._backwards
 
     @property
     def evaluations(self) -> int:
-        """Forward passes without gradients since its start."""
-        return self._life.evaluations - self._evaluations
+        """Forward passes without gradients from its start to its end."""
+        return self._evaluations if self._life is None else self._life.evaluations - self._evaluations
+
+    def end(self, cut: bool) -> None:
+        """From now on nothing that happens belongs to it."""
+        self._backwards, self._evaluations = self.backwards, self.evaluations
+        self._life, self.ended, self.cut = None, True, cut
 
     @property
     def kind(self) -> str:
@@ -125,7 +130,7 @@ class Life:
         """The pass is over, by itself or cut."""
         if this.ended:
             return
-        this.ended, this.cut = True, cut
+        this.end(cut)
         self._since_batch = self.steps_so_far()
         if this.kind == "training":
             self.training_passes += 1

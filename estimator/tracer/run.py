@@ -50,7 +50,7 @@ class TracedRun:
 
     def attach(self) -> None:
         """Called when torch has been imported over the fake device."""
-        from . import checkpoints, compile, loaders, values, weights
+        from . import checkpoints, compile, frameworks, loaders, saving, values, weights
         from .life import Life
         from .recorder import Recorder
 
@@ -64,6 +64,8 @@ class TracedRun:
         torch_import.when_module_loads(ranks.LAUNCHER, self._alone.replace_launcher)
         self._alone.attach(sys.modules["torch"])
         loaders.cut_short(life, self._recorder.allocated, self._recorder.hold)
+        saving.without_bytes()
+        frameworks.shorten(life, self._settings["steps"])
 
     def _at_exit(self) -> None:
         if os.getpid() == self._pid:

@@ -62,6 +62,7 @@ def test_two_epochs_with_an_evaluation_between_are_walked(program):
             break
         kinds.append(program.walk(1000, evaluate(program)).kind)
     assert kinds == ["training", "evaluation", "training"]
+    assert [one["kind"] for one in program.life.told()] == kinds
     assert program.ends == ["steps"]
     assert program.life.steps() == 6
 

@@ -1,4 +1,4 @@
-"""Trains a residual network on made-up images; every switch is one that training scripts commonly have."""
+"""Trains a small network on made-up images; every switch is one that training scripts commonly have."""
 
 import argparse
 import contextlib
@@ -59,6 +59,28 @@ class Net(nn.Module):
         return self.head(F.adaptive_avg_pool2d(x, 4).flatten(1))
 
 
+class Perceptron(nn.Module):
+    """Fully connected layers on small images, with layer normalisation."""
+
+    def __init__(self, size=64, hidden=2048, depth=4, classes=10, checkpointing=None):
+        super().__init__()
+        self.first = nn.Linear(3 * size * size, hidden)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.LayerNorm(hidden), nn.Linear(hidden, hidden), nn.GELU(), nn.Dropout(0.1)) for _ in range(depth)
+        )
+        self.last = nn.Linear(hidden, classes)
+        self.checkpointing = checkpointing
+
+    def forward(self, x):
+        x = self.first(x.flatten(1))
+        for block in self.blocks:
+            if self.checkpointing and self.training:
+                x = x + checkpoint(block, x, use_reentrant=self.checkpointing == "reentrant")
+            else:
+                x = x + block(x)
+        return self.last(x)
+
+
 def make_optimizer(args, parameters):
     kind = {"fused": {"fused": True}, "foreach": {"foreach": True}, "loop": {"foreach": False}}.get(
         args.kind, {}
@@ -81,6 +103,7 @@ def make_optimizer(args, parameters):
 
 def parse_args():
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", choices=("cnn", "mlp"), default="cnn")
     parser.add_argument("--optimizer", choices=OPTIMIZERS, default="sgd")
     parser.add_argument("--kind", choices=("default", "foreach", "fused", "loop"), default="default")
     parser.add_argument("--amp", choices=("fp16", "bf16"))
@@ -179,7 +202,8 @@ def main():
     args = parse_args()
     torch.manual_seed(0)
     device = torch.device("cuda")
-    model = Net(checkpointing=args.checkpointing).to(device)
+    net = {"cnn": Net, "mlp": Perceptron}[args.model]
+    model = net(checkpointing=args.checkpointing).to(device)
     if args.channels_last:
         model = model.to(memory_format=torch.channels_last)
     averaged = None

@@ -21,7 +21,9 @@ def make_loaders(args):
     train = torchvision.datasets.FakeData(100_000, shape, args.classes, augment)
     val = torchvision.datasets.FakeData(1000, shape, args.classes, crop)
     return (
-        torch.utils.data.DataLoader(train, args.batch_size, shuffle=True, num_workers=args.workers, pin_memory=True),
+        torch.utils.data.DataLoader(
+            train, args.batch_size, shuffle=True, num_workers=args.workers, pin_memory=True
+        ),
         torch.utils.data.DataLoader(val, args.val_batch_size, num_workers=args.workers, pin_memory=True),
     )
 
@@ -42,7 +44,9 @@ def train_one_epoch(args, model, criterion, optimizer, scaler, loader, epoch):
             output = model(images)
             if isinstance(output, (GoogLeNetOutputs, InceptionOutputs)):
                 auxiliary = [head for head in output[1:] if head is not None]
-                loss = criterion(output.logits, target) + 0.3 * sum(criterion(head, target) for head in auxiliary)
+                loss = criterion(output.logits, target) + 0.3 * sum(
+                    criterion(head, target) for head in auxiliary
+                )
                 output = output.logits
             else:
                 loss = criterion(output, target)
@@ -57,7 +61,9 @@ def train_one_epoch(args, model, criterion, optimizer, scaler, loader, epoch):
         top1, top5 = accuracy(output, target)
         if step % args.print_freq == 0:
             rate = args.batch_size / max(time.time() - start, 1e-9)
-            print(f"epoch {epoch} step {step} loss {loss.item():.4f} acc@1 {top1:.2f} acc@5 {top5:.2f} {rate:.0f} img/s")
+            print(
+                f"epoch {epoch} step {step} loss {loss.item():.4f} acc@1 {top1:.2f} acc@5 {top5:.2f} {rate:.0f} img/s"
+            )
 
 
 def evaluate(model, criterion, loader):
@@ -100,7 +106,10 @@ def main():
         train_one_epoch(args, model, criterion, optimizer, scaler, train, epoch)
         scheduler.step()
         best = max(best, evaluate(model, criterion, val))
-        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}, "checkpoint.pth")
+        torch.save(
+            {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch},
+            "checkpoint.pth",
+        )
     print(f"best acc@1 {best:.2f}")
 
 

@@ -36,7 +36,9 @@ class Prefetcher:
 
 
 def make_model(args):
-    layer = nn.TransformerEncoderLayer(args.width, args.width // 64, 4 * args.width, dropout=0.0, batch_first=True, norm_first=True)
+    layer = nn.TransformerEncoderLayer(
+        args.width, args.width // 64, 4 * args.width, dropout=0.0, batch_first=True, norm_first=True
+    )
     return nn.Sequential(
         nn.Embedding(args.vocabulary, args.width),
         nn.TransformerEncoder(layer, args.depth, enable_nested_tensor=False),
@@ -114,7 +116,9 @@ def main():
     graphed = args.mode == "graph"
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, capturable=graphed)
     shape = (args.batch_size, args.context)
-    batches = [(torch.randint(args.vocabulary, shape), torch.randint(args.vocabulary, shape)) for _ in range(10)]
+    batches = [
+        (torch.randint(args.vocabulary, shape), torch.randint(args.vocabulary, shape)) for _ in range(10)
+    ]
     modes = {"streams": with_streams, "graph": with_graph, "graphed-callables": with_graphed_callables}
     modes[args.mode](args, model, optimizer, batches)
 

@@ -45,7 +45,9 @@ def collate(batch):
 
 def to_gpu(images, targets):
     images = [image.cuda() for image in images]
-    return images, [{k: v.cuda() if isinstance(v, torch.Tensor) else v for k, v in t.items()} for t in targets]
+    return images, [
+        {k: v.cuda() if isinstance(v, torch.Tensor) else v for k, v in t.items()} for t in targets
+    ]
 
 
 def train_one_epoch(model, optimizer, loader, epoch, scaler):
@@ -96,7 +98,9 @@ def main():
     parser.add_argument("--amp", action="store_true")
     args = parser.parse_args()
     classes = 2 if args.arch.startswith("keypoint") else 91
-    model = torchvision.models.get_model(args.arch, weights=None, weights_backbone=None, num_classes=classes).cuda()
+    model = torchvision.models.get_model(
+        args.arch, weights=None, weights_backbone=None, num_classes=classes
+    ).cuda()
     train = DataLoader(Scenes(400, classes), args.batch_size, shuffle=True, collate_fn=collate)
     test = DataLoader(Scenes(20, classes), 1, collate_fn=collate)
     parameters = [p for p in model.parameters() if p.requires_grad]

@@ -17,7 +17,9 @@ def modulate(x, shift, scale):
 
 
 def sinusoids(position, width):
-    frequencies = torch.exp(-math.log(10000) * torch.arange(width // 2, device=position.device) / (width // 2))
+    frequencies = torch.exp(
+        -math.log(10000) * torch.arange(width // 2, device=position.device) / (width // 2)
+    )
     angles = position[:, None].float() * frequencies[None]
     return torch.cat([angles.cos(), angles.sin()], dim=-1)
 
@@ -31,13 +33,17 @@ class Block(nn.Module):
         self.norm1 = nn.LayerNorm(width, elementwise_affine=False, eps=1e-6)
         self.norm2 = nn.LayerNorm(width, elementwise_affine=False, eps=1e-6)
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(approximate="tanh"), nn.Linear(4 * width, width))
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(approximate="tanh"), nn.Linear(4 * width, width)
+        )
         self.condition = nn.Sequential(nn.SiLU(), nn.Linear(width, 6 * width))
 
     def forward(self, x, c):
         shift1, scale1, gate1, shift2, scale2, gate2 = self.condition(c).chunk(6, dim=1)
         batch, length, width = x.shape
-        qkv = self.qkv(modulate(self.norm1(x), shift1, scale1)).reshape(batch, length, 3, self.heads, width // self.heads)
+        qkv = self.qkv(modulate(self.norm1(x), shift1, scale1)).reshape(
+            batch, length, 3, self.heads, width // self.heads
+        )
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
         attended = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(batch, length, width)
         x = x + gate1[:, None] * self.out(attended)

@@ -45,7 +45,9 @@ def main():
     make = generator(args.latent, args.width).cuda().apply(weights_init)
     judge = discriminator(args.width).cuda().apply(weights_init)
     transform = transforms.Compose([transforms.ToTensor(), transforms.Normalize((0.5,) * 3, (0.5,) * 3)])
-    loader = DataLoader(torchvision.datasets.FakeData(2000, (3, 64, 64), 10, transform), args.batch_size, shuffle=True)
+    loader = DataLoader(
+        torchvision.datasets.FakeData(2000, (3, 64, 64), 10, transform), args.batch_size, shuffle=True
+    )
     criterion = nn.BCEWithLogitsLoss()
     fixed = torch.randn(64, args.latent, 1, 1, device="cuda")
     of_judge = torch.optim.Adam(judge.parameters(), lr=2e-4, betas=(0.5, 0.999))
@@ -67,7 +69,9 @@ def main():
             loss_make = criterion(judge(fake), ones)
             loss_make.backward()
             of_make.step()
-            print(f"{epoch} {step}: discriminator {(loss_real + loss_fake).item():.3f}, generator {loss_make.item():.3f}")
+            print(
+                f"{epoch} {step}: discriminator {(loss_real + loss_fake).item():.3f}, generator {loss_make.item():.3f}"
+            )
         with torch.no_grad():
             samples = make(fixed).cpu()
         torch.save(samples, f"samples{epoch}.pt")

@@ -66,7 +66,8 @@ class Perceptron(nn.Module):
         super().__init__()
         self.first = nn.Linear(3 * size * size, hidden)
         self.blocks = nn.ModuleList(
-            nn.Sequential(nn.LayerNorm(hidden), nn.Linear(hidden, hidden), nn.GELU(), nn.Dropout(0.1)) for _ in range(depth)
+            nn.Sequential(nn.LayerNorm(hidden), nn.Linear(hidden, hidden), nn.GELU(), nn.Dropout(0.1))
+            for _ in range(depth)
         )
         self.last = nn.Linear(hidden, classes)
         self.checkpointing = checkpointing

@@ -71,7 +71,9 @@ def main():
             torch.nn.utils.clip_grad_norm_(model.parameters(), 0.25)
             optimizer.step()
             if step % 20 == 0:
-                print(f"epoch {epoch} step {step}: loss {loss.item():.2f}, perplexity {math.exp(min(loss.item(), 20)):.1f}")
+                print(
+                    f"epoch {epoch} step {step}: loss {loss.item():.2f}, perplexity {math.exp(min(loss.item(), 20)):.1f}"
+                )
         value = evaluate(model, val, criterion, args.bptt)
         if best is None or value < best:
             torch.save(model.state_dict(), "rnn.pt")

@@ -26,7 +26,11 @@ class UNet(nn.Module):
     def double(inputs, outputs):
         layers = []
         for channels in (inputs, outputs):
-            layers += [nn.Conv2d(channels, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)]
+            layers += [
+                nn.Conv2d(channels, outputs, 3, padding=1, bias=False),
+                nn.BatchNorm2d(outputs),
+                nn.ReLU(inplace=True),
+            ]
         return nn.Sequential(*layers)
 
     def forward(self, x):
@@ -91,7 +95,9 @@ def main():
         if not args.arch.startswith("lraspp"):
             made["aux_loss"] = True
         model = torchvision.models.get_model(args.arch, **made).cuda()
-    train = DataLoader(Scenes(200, args.image_size, args.classes), args.batch_size, shuffle=True, drop_last=True)
+    train = DataLoader(
+        Scenes(200, args.image_size, args.classes), args.batch_size, shuffle=True, drop_last=True
+    )
     test = DataLoader(Scenes(8, 2 * args.image_size, args.classes), 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9, weight_decay=1e-4)
     total = args.epochs * len(train)

@@ -32,7 +32,9 @@ def make_loaders(args, config):
     )  # fmt: skip
 
 
-def train_one_epoch(args, epoch, model, ema, loader, mixup, criterion, optimizer, scheduler, scaler, autocast):
+def train_one_epoch(
+    args, epoch, model, ema, loader, mixup, criterion, optimizer, scheduler, scaler, autocast
+):
     model.train()
     losses = AverageMeter()
     updates = epoch * len(loader)
@@ -54,7 +56,9 @@ def train_one_epoch(args, epoch, model, ema, loader, mixup, criterion, optimizer
         losses.update(loss.item(), images.size(0))
         scheduler.step_update(num_updates=updates, metric=losses.avg)
         if step % 10 == 0:
-            print(f"epoch {epoch} [{step}/{len(loader)}] loss {losses.val:.3f} ({losses.avg:.3f}) {time.time() - start:.1f} s")
+            print(
+                f"epoch {epoch} [{step}/{len(loader)}] loss {losses.val:.3f} ({losses.avg:.3f}) {time.time() - start:.1f} s"
+            )
 
 
 @torch.inference_mode()
@@ -86,7 +90,9 @@ def main():
     parser.add_argument("--model-ema", action="store_true")
     args = parser.parse_args()
 
-    model = timm.create_model(args.model, pretrained=False, num_classes=args.num_classes, drop_path_rate=args.drop_path)
+    model = timm.create_model(
+        args.model, pretrained=False, num_classes=args.num_classes, drop_path_rate=args.drop_path
+    )
     if args.grad_checkpointing:
         model.set_grad_checkpointing(enable=True)
     config = resolve_data_config(vars(args), model=model, verbose=True)
@@ -104,11 +110,18 @@ def main():
     train, val = make_loaders(args, config)
     mixup = Mixup(mixup_alpha=0.8, cutmix_alpha=1.0, label_smoothing=0.1, num_classes=args.num_classes)
     scheduler, epochs = create_scheduler_v2(
-        optimizer, sched="cosine", num_epochs=args.epochs, warmup_epochs=1, warmup_lr=1e-6, updates_per_epoch=len(train)
+        optimizer,
+        sched="cosine",
+        num_epochs=args.epochs,
+        warmup_epochs=1,
+        warmup_lr=1e-6,
+        updates_per_epoch=len(train),
     )
     criterion = SoftTargetCrossEntropy().cuda()
     for epoch in range(epochs):
-        train_one_epoch(args, epoch, model, ema, train, mixup, criterion, optimizer, scheduler, scaler, autocast)
+        train_one_epoch(
+            args, epoch, model, ema, train, mixup, criterion, optimizer, scheduler, scaler, autocast
+        )
         best = validate(ema.module if ema is not None else model, val, autocast)
         scheduler.step(epoch + 1, best)
         torch.save({"state_dict": model.state_dict(), "optimizer": optimizer.state_dict()}, "last.pth.tar")

@@ -18,7 +18,14 @@ def gpt2(size):
 
 def llama(size):
     if size == "tiny":
-        shape = {"hidden_size": 256, "intermediate_size": 688, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 32000}
+        shape = {
+            "hidden_size": 256,
+            "intermediate_size": 688,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "vocab_size": 32000,
+        }
     else:  # as Llama 3.2 1B
         shape = {
             "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32,
@@ -30,28 +37,54 @@ def llama(size):
 
 def mixtral(size):
     if size == "tiny":
-        shape = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 4}
+        shape = {
+            "hidden_size": 256,
+            "intermediate_size": 512,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "num_local_experts": 4,
+        }
     else:
-        shape = {"hidden_size": 1024, "intermediate_size": 3584, "num_hidden_layers": 12, "num_attention_heads": 16, "num_key_value_heads": 4, "num_local_experts": 8}
+        shape = {
+            "hidden_size": 1024,
+            "intermediate_size": 3584,
+            "num_hidden_layers": 12,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 4,
+            "num_local_experts": 8,
+        }
     config = transformers.MixtralConfig(**shape, num_experts_per_tok=2, output_router_logits=True)
     return transformers.MixtralForCausalLM(config), text(config.vocab_size)
 
 
 def bert(size):
-    tiny = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 512} if size == "tiny" else {}
+    tiny = (
+        {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 512}
+        if size == "tiny"
+        else {}
+    )
     config = transformers.BertConfig(**tiny)
 
     def batch(count, length):
         """Masked language modelling: 15 % of the tokens are asked for."""
         tokens = torch.randint(1000, config.vocab_size, (count, length))
         asked = torch.rand(tokens.shape) < 0.15
-        return {"input_ids": tokens.masked_fill(asked, 103), "attention_mask": torch.ones_like(tokens), "labels": tokens.masked_fill(~asked, -100)}
+        return {
+            "input_ids": tokens.masked_fill(asked, 103),
+            "attention_mask": torch.ones_like(tokens),
+            "labels": tokens.masked_fill(~asked, -100),
+        }
 
     return transformers.BertForMaskedLM(config), batch
 
 
 def t5(size):
-    shape = {"d_model": 128, "d_ff": 256, "num_layers": 2, "num_heads": 2} if size == "tiny" else {"d_model": 768, "d_ff": 3072, "num_layers": 12, "num_heads": 12}
+    shape = (
+        {"d_model": 128, "d_ff": 256, "num_layers": 2, "num_heads": 2}
+        if size == "tiny"
+        else {"d_model": 768, "d_ff": 3072, "num_layers": 12, "num_heads": 12}
+    )
     config = transformers.T5Config(**shape, decoder_start_token_id=0)
 
     def batch(count, length):
@@ -62,7 +95,11 @@ def t5(size):
 
 
 def vit(size):
-    tiny = {"hidden_size": 192, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 768} if size == "tiny" else {}
+    tiny = (
+        {"hidden_size": 192, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 768}
+        if size == "tiny"
+        else {}
+    )
     config = transformers.ViTConfig(**tiny, num_labels=1000)
 
     def batch(count, length):
@@ -74,20 +111,43 @@ def vit(size):
 def clip(size):
     config = transformers.CLIPConfig()
     if size == "tiny":
-        shape = {"hidden_size": 128, "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 2}
+        shape = {
+            "hidden_size": 128,
+            "intermediate_size": 512,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+        }
         config = transformers.CLIPConfig(text_config=shape, vision_config=shape, projection_dim=64)
 
     def batch(count, length):
         tokens = torch.randint(1000, 49000, (count, 77))
-        return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens), "pixel_values": torch.rand(count, 3, 224, 224), "return_loss": True}
+        return {
+            "input_ids": tokens,
+            "attention_mask": torch.ones_like(tokens),
+            "pixel_values": torch.rand(count, 3, 224, 224),
+            "return_loss": True,
+        }
 
     return transformers.CLIPModel(config), batch
 
 
 def llava(size):
     if size == "tiny":
-        vision = {"hidden_size": 128, "intermediate_size": 512, "num_hidden_layers": 3, "num_attention_heads": 2, "image_size": 112, "patch_size": 14}
-        language = {"hidden_size": 128, "intermediate_size": 344, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 32064}
+        vision = {
+            "hidden_size": 128,
+            "intermediate_size": 512,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 2,
+            "image_size": 112,
+            "patch_size": 14,
+        }
+        language = {
+            "hidden_size": 128,
+            "intermediate_size": 344,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "vocab_size": 32064,
+        }
     else:  # the image encoder of LLaVA 1.5 and a language model of 1.1 billion parameters
         vision = {
             "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16,
@@ -126,7 +186,16 @@ def text(words):
     return batch
 
 
-FAMILIES = {"gpt2": gpt2, "llama": llama, "mixtral": mixtral, "bert": bert, "t5": t5, "vit": vit, "clip": clip, "llava": llava}
+FAMILIES = {
+    "gpt2": gpt2,
+    "llama": llama,
+    "mixtral": mixtral,
+    "bert": bert,
+    "t5": t5,
+    "vit": vit,
+    "clip": clip,
+    "llava": llava,
+}
 
 
 def main():
@@ -172,7 +241,10 @@ def main():
             scheduler.step()
             optimizer.zero_grad()
             if step % 10 == 0:
-                print(f"epoch {epoch} step {step}: loss {loss.item():.4f}, gradient norm {norm.item():.3f}", flush=True)
+                print(
+                    f"epoch {epoch} step {step}: loss {loss.item():.4f}, gradient norm {norm.item():.3f}",
+                    flush=True,
+                )
         model.eval()
         with torch.no_grad(), autocast:
             losses = [model(**on_gpu(batch(args.batch_size, args.length))).loss.item() for _ in range(4)]

@@ -50,7 +50,7 @@ def without_kernels() -> None:
     when_module_loads("torch._inductor.config", _configure)
     when_module_loads("torch._inductor.async_compile", _answer_inductor)
     when_module_loads("torch._inductor.runtime.benchmarking", _constant_benchmarks)
-    when_module_loads("torch._inductor.fx_passes.pad_mm", _tell("should_pad", "should_pad_bench", PADDING))
+    when_module_loads("torch._inductor.fx_passes.pad_mm", _pad_products)
     when_module_loads("torch._inductor.select_algorithm", _tell_templates)
 
 
@@ -270,21 +270,28 @@ def _constant_benchmarks(module: Any) -> None:
                     setattr(kind, name, _timed_constant(vars(kind)[name]))
 
 
-def _tell(first: str, second: str, choice: str) -> Callable[[Any], None]:
-    """Notes that a choice between buffers was made by timing when that function is called."""
+def _pad_products(module: Any) -> None:
+    """A product of unaligned matrices is padded, which is faster on most GPUs and takes more memory."""
+    remember = module.set_cached_should_pad
 
-    def change(owner: Any) -> None:
-        name = first if hasattr(owner, first) else second
-        function = getattr(owner, name)
+    @functools.wraps(remember)
+    def told(*arguments: Any, **options: Any) -> Any:
+        _choices.add(PADDING)
+        return remember(*arguments, **options)
 
-        @functools.wraps(function)
-        def told(*arguments: Any, **options: Any) -> Any:
-            _choices.add(choice)
-            return function(*arguments, **options)
+    module.set_cached_should_pad = told
+    for name in ("is_padded_faster", "should_pad"):  # newer versions, older ones
+        decide = getattr(module, name, None)
+        if decide is not None and "pad_time" in inspect.signature(decide).parameters:
+            setattr(module, name, _padded(decide))
 
-        setattr(owner, name, told)
 
-    return change
+def _padded(decide: Any) -> Any:
+    @functools.wraps(decide)
+    def padded(key: Any, ori_time: float, pad_time: float) -> Any:
+        return decide(key, 2 * MILLISECONDS, MILLISECONDS)
+
+    return padded
 
 
 def _tell_templates(module: Any) -> None:

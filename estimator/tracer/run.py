@@ -50,7 +50,7 @@ class TracedRun:
 
     def attach(self) -> None:
         """Called when torch has been imported over the fake device."""
-        from . import checkpoints, compile, frameworks, loaders, saving, values, weights
+        from . import checkpoints, compile, frameworks, generation, loaders, saving, values, weights
         from .life import Life
         from .recorder import Recorder
 
@@ -58,6 +58,7 @@ class TracedRun:
         checkpoints.map_files()
         values.make_readable()
         compile.without_kernels()
+        generation.end_at_greatest_length()
         life = Life(self._settings["steps"], self._finish)
         self._recorder = Recorder(self.device, life, self._settings["max_events"])
         self._recorder.attach()

@@ -6,6 +6,7 @@ from bisect import bisect_right, insort
 
 from estimator.allocator.rules import MIB, UNLIMITED
 
+END = 2**16 * UNLIMITED  # of the addresses: each stream may reserve as much as the device has, and more
 PAGE = 2 * MIB  # physical memory is handed out in pages of this (CUDA on Pascal and newer)
 
 
@@ -15,17 +16,17 @@ class AddressSpace:
     def __init__(self, base: int) -> None:
         """`base`: the lowest address to choose where none is wanted."""
         self._base = base
-        self._holes: list[tuple[int, int]] = [(0, UNLIMITED * 4)]  # (first address, end), ordered
+        self._holes: list[tuple[int, int]] = [(0, END)]  # (first address, end), ordered
 
     def place(self, size: int, wanted: int | None = None) -> int:
         """A range of `size` bytes: at the wanted address if nothing lies there, else in the first hole."""
         holes = self._holes
         if wanted is not None:
-            at = bisect_right(holes, (wanted, UNLIMITED * 8)) - 1
+            at = bisect_right(holes, (wanted, END)) - 1
             if at >= 0 and wanted + size <= holes[at][1]:
                 self._cut(at, wanted, size)
                 return wanted
-        at = max(bisect_right(holes, (self._base, UNLIMITED * 8)) - 1, 0)
+        at = max(bisect_right(holes, (self._base, END)) - 1, 0)
         while True:
             start = max(holes[at][0], self._base)
             if holes[at][1] - start >= size:

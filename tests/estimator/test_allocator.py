@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -374,3 +375,10 @@ def test_the_replay_agrees_with_pytorch(tmp_path):
     assert [segment.size for segment in done.segments] == taken
     assert done.reserved_peak == as_recorded(events).reserved_peak
     assert done.allocated_peak == recorded.peaks.allocated
+
+
+def test_every_stream_has_room_for_its_expandable_segment():
+    allocator = Allocator(config=replace(DEFAULT_CONFIG, expandable_segments=True))
+    for stream in range(8):
+        allocator.malloc(stream + 1, MIB, stream)
+    assert allocator.reserved == 8 * 2 * MIB

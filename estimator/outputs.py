@@ -56,7 +56,7 @@ class Outputs:
             return
         if self.trace.is_dir():
             for one in traces:
-                _write(self.trace / f"trace-{one.pid}.json", _json(one))
+                _write(self.trace / f"trace-{one.pid}-{one.device}.json", _json(one))
         else:
             _write(self.trace, _json(largest(traces)))
 

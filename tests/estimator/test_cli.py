@@ -58,6 +58,31 @@ def test_a_training_script_is_estimated_and_its_folder_stays_as_it_was(ordinary:
     assert tree(ordinary.work) == before
 
 
+def test_what_an_estimate_leaves_behind_if_asked(ordinary: Caller) -> None:
+    """The trace, a snapshot and a picture; and advice. The trace replays to the estimate."""
+    ordinary.file("train.py", TRAINING)
+    done = ordinary.gpumem(
+        "estimate", *GPU, "--json", "--advise", "--trace", "kept.json", "--snapshot", "out.pickle",
+        "--plot", "out.html", "--", PYTHON, "train.py",
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    estimate: dict[str, Any] = json.loads(done.stdout)
+    assert estimate["least_bytes"] <= estimate["peak_bytes"]
+    assert all(one["saves_bytes"] > 0 for one in estimate["advice"])
+    for kept in ("kept.json", "out.pickle"):
+        done = ordinary.gpumem("replay", "--json", kept)
+        assert (done.returncode, done.stderr) == (0, "")
+        (replayed,) = json.loads(done.stdout)["replays"]
+        assert replayed["as_recorded"] is True
+        assert replayed["reserved_peak_bytes"] == estimate["reserved_peak_bytes"]
+    assert "gradients" in (ordinary.work / "out.html").read_text()
+
+
+def test_an_output_that_cannot_be_written_is_told_before_the_run(ordinary: Caller) -> None:
+    done = ordinary.gpumem("estimate", *GPU, "--plot", "out.gif", "--", PYTHON, "no-such.py")
+    assert failed(done) == "out.gif: a picture is one of .png, .svg, .html"
+
+
 def test_a_later_command_that_fails_makes_the_estimate_a_bounded_one(ordinary: Caller) -> None:
     ordinary.file("train.py", TRAINING)
     ordinary.file("evaluate.py", "open('checkpoint.pt')\n")

@@ -26,7 +26,7 @@ def test_a_kept_trace_is_the_trace(tmp_path):
 
 def test_a_folder_gets_all_traces(tmp_path):
     Outputs(trace=tmp_path).keep_traces([program(pid=7), program(pid=8)])
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["trace-7.json", "trace-8.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["trace-7-0.json", "trace-8-0.json"]
     assert {one.pid for one in trace.read_all(tmp_path)} == {7, 8}
 
 

@@ -29,7 +29,11 @@ def of_run(
 
 def of_traces(cwd: Path, traces: Sequence[Trace]) -> str | None:
     """The uncaught exception of the first Python process that failed."""
-    return next((told(one.error, cwd) for one in traces if one.end == "exception" and one.error), None)
+    for one in traces:
+        if one.end == "exception" and one.error:
+            own_runtime = any(call.startswith("cuGetExportTable") for call in one.unknown_calls)
+            return told(one.error, cwd) + (_OWN_RUNTIME if own_runtime else "")
+    return None
 
 
 def of_outcome(name: str, cwd: Path, settings: Settings, outcome: sandbox.Outcome, tail: str) -> str | None:
@@ -105,6 +109,7 @@ def told(error: UserError, cwd: Path) -> str:
     return f"{where}{error.type}{': ' if message else ''}{message}{hint}"
 
 
+_OWN_RUNTIME = " (a library with a CUDA runtime of its own, linked statically, cannot be traced)"
 _NO_NETWORK = " (a dry run has no network: let the job find it in a cache)"
 _HINTS = {
     30: " (a dry run may write only into the job's folder, $HOME, $SCRATCH and /tmp)",  # EROFS

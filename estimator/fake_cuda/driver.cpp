@@ -342,8 +342,14 @@ NOT_SUPPORTED(cuCtxFromGreenCtx)
 NOT_SUPPORTED(cuDevResourceGenerateDesc)
 NOT_SUPPORTED(cuDevSmResourceSplitByCount)
 NOT_SUPPORTED(cuDeviceGetDevResource)
-NOT_SUPPORTED(cuGetExportTable)
 #undef NOT_SUPPORTED
+// What a CUDA runtime asks for that is linked into a library statically; these tables are documented nowhere.
+API int cuGetExportTable(const void** table, const void*) {
+  Guard world;
+  world->note_unknown("cuGetExportTable (of a library with a CUDA runtime of its own)");
+  *table = nullptr;
+  return kNotSupported;
+}
 NO_OP(cuLogsRegisterCallback)
 NO_OP(cuLogsUnregisterCallback)
 

@@ -37,8 +37,10 @@ def _before_torch(spec: Any, settings: Dict[str, Any], run: Any) -> None:
 
     folder = os.path.dirname(spec.origin)
     try:
-        library = facades.load(folder, settings["library"])
-        fake = device.FakeDevice(library)
+        stand_ins = facades.Facades(settings["library"])
+        stand_ins.load_for_torch(folder)
+        stand_ins.watch()
+        fake = device.FakeDevice(stand_ins.device)
         fake.configure(settings, folder)
     except (facades.NoCudaTorch, elf.NotElf, OSError) as error:
         if run is None:

@@ -6,6 +6,7 @@ Layouts are those of the System V gABI and the GNU symbol-versioning notes (64-b
 from __future__ import annotations
 
 import mmap
+import os
 import struct
 from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 
@@ -17,7 +18,7 @@ SHT_DYNAMIC, SHT_DYNSYM, SHT_GNU_VERDEF, SHT_GNU_VERNEED, SHT_GNU_VERSYM = (
     0x6FFFFFFF,
 )
 DT_NULL, DT_NEEDED, DT_HASH, DT_STRTAB, DT_SYMTAB, DT_RELA, DT_RELASZ, DT_RELAENT = 0, 1, 4, 5, 6, 7, 8, 9
-DT_STRSZ, DT_SYMENT, DT_SONAME = 10, 11, 14
+DT_STRSZ, DT_SYMENT, DT_SONAME, DT_RPATH, DT_RUNPATH = 10, 11, 14, 15, 29
 DT_VERSYM, DT_VERDEF, DT_VERDEFNUM = 0x6FFFFFF0, 0x6FFFFFFC, 0x6FFFFFFD
 EM_X86_64 = 62
 R_X86_64_GLOB_DAT = 6
@@ -39,15 +40,16 @@ class Import(NamedTuple):
 
 
 class Library(NamedTuple):
-    """What a shared library asks for and offers."""
+    """What a shared library asks for and offers; `folders`: where it wants its needs to be looked for."""
 
     needed: List[str]
+    folders: List[str]
     imports: List[Import]
     exports: Dict[str, Optional[str]]
 
 
-def read_library(path: str, exports: bool = False) -> Library:
-    """Reads the dynamic symbols of the library at `path`; its exports only when asked for.
+def read_library(path: str, exports: bool = False, symbols: bool = True) -> Library:
+    """Reads the library at `path`: its dynamic symbols unless not wanted, its exports only when asked for.
 
     Raises:
         NotElf: the file is something else.
@@ -56,12 +58,15 @@ def read_library(path: str, exports: bool = False) -> Library:
     with open(path, "rb") as file:
         try:
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                return _read(data, exports)
+                library = _read(data, exports, symbols)
         except (struct.error, IndexError, KeyError, OverflowError, ValueError) as error:
             raise NotElf("%s: %s" % (path, error)) from None
+    here = os.path.dirname(os.path.abspath(path))
+    folders = [folder.replace("${ORIGIN}", here).replace("$ORIGIN", here) for folder in library.folders]
+    return library._replace(folders=folders)
 
 
-def _read(data: mmap.mmap, want_exports: bool) -> Library:
+def _read(data: mmap.mmap, want_exports: bool, want_symbols: bool) -> Library:
     if data[:6] != b"\x7fELF\x02\x01":
         raise ValueError("not a 64-bit little-endian ELF file")
     table, entry_size, count = struct.unpack_from("<Q", data, 40)[0], *struct.unpack_from("<HH", data, 58)
@@ -74,7 +79,8 @@ def _read(data: mmap.mmap, want_exports: bool) -> Library:
     def text(base: int, offset: int) -> str:
         return data[base + offset : data.find(b"\0", base + offset)].decode()
 
-    needed = []
+    needed: List[str] = []
+    folders: List[str] = []
     dynamic = by_type.get(SHT_DYNAMIC)
     if dynamic is not None:
         strings = strings_of(dynamic)
@@ -83,9 +89,11 @@ def _read(data: mmap.mmap, want_exports: bool) -> Library:
                 break
             if tag == DT_NEEDED:
                 needed.append(text(strings, value))
+            elif tag in (DT_RPATH, DT_RUNPATH):
+                folders += [folder for folder in text(strings, value).split(":") if folder]
     symbols = by_type.get(SHT_DYNSYM)
-    if symbols is None:
-        return Library(needed, [], {})
+    if symbols is None or not want_symbols:
+        return Library(needed, folders, [], {})
     strings = strings_of(symbols)
     versions = _version_names(data, by_type, strings_of, text)
     versym = by_type.get(SHT_GNU_VERSYM)
@@ -103,7 +111,7 @@ def _read(data: mmap.mmap, want_exports: bool) -> Library:
             imports.append(Import(text(strings, name), version, library))
         else:
             exports[text(strings, name)] = version
-    return Library(needed, imports, exports)
+    return Library(needed, folders, imports, exports)
 
 
 def _version_names(

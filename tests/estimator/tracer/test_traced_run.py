@@ -185,11 +185,11 @@ def test_a_hidden_sitecustomize_still_runs(traced, tmp_path):
 
 
 def test_no_real_cuda_library_is_linked(traced):
-    """What torch opens by its full path may be there; nothing may be bound to it."""
+    """Neither by SONAME nor by the full path, which torch opens some with."""
     done, _ = traced("""
 import os, torch
 torch.ones(1).cuda()
 maps = {line.split()[-1] for line in open("/proc/self/maps") if "/nvidia/" in line}
 print(sorted(os.path.basename(path) for path in maps))
 """)
-    assert set(eval(done.stdout)) <= {"libcublasLt.so.13", "libcublasLt.so.12"}
+    assert done.stdout == "[]\n"

@@ -16,7 +16,8 @@ from estimator.allocator import (
 )
 from estimator.capacity import least_capacity
 from estimator.catalog import GPU
-from estimator.owners import Owner, bytes_by_owner
+from estimator.owners import Owner
+from estimator.owners import split as split_peak
 from estimator.trace import Events, InputFile, Trace
 from settings import GIB, MIB
 from settings import Estimate as Settings
@@ -68,6 +69,7 @@ class Estimate:
     shards: int | None
     shard_bytes: int
     by_owner: Mapping[Owner, int]
+    by_module: Mapping[str, int]  # activations alone
     least: LeastMemory | None
     phase_of_peak: str | None
     steps: int
@@ -147,6 +149,7 @@ def estimate(
         if fits
         else None
     )
+    split = split_peak(largest.trace, largest.replayed)
     return Estimate(
         status=status,
         peak_bytes=peak,
@@ -156,7 +159,8 @@ def estimate(
         recommended_bytes=shards * shard_bytes if shards is not None else None,
         shards=shards,
         shard_bytes=shard_bytes,
-        by_owner=bytes_by_owner(largest.trace, largest.replayed),
+        by_owner=split.by_owner,
+        by_module=split.by_module,
         least=least,
         phase_of_peak=phases.at(largest.trace, largest.replayed.busiest_event),
         steps=largest.trace.steps,

@@ -32,16 +32,41 @@ class Owner(StrEnum):
     SLACK = "slack"  # reserved, but in no block: cached
 
 
-def bytes_by_owner(trace: Trace, replayed: Replay) -> dict[Owner, int]:
-    """Splits `replayed.reserved_peak` (bytes) among all owners; the parts sum to it exactly."""
-    split = dict.fromkeys(Owner, 0)
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The bytes of a reserved peak; `by_owner` sums to it exactly, `by_module` to the activations.
+
+    A module is named by its path within the model that was called, such as `model.layers.3.mlp`; "" stands
+    for that model itself and for what no module's call allocated. The largest comes first.
+    """
+
+    by_owner: dict[Owner, int]
+    by_module: dict[str, int]
+
+
+def split(trace: Trace, replayed: Replay) -> Split:
+    """Splits `replayed.reserved_peak` (bytes) among all owners, and activations among modules."""
+    by_owner = dict.fromkeys(Owner, 0)
+    by_module: dict[str, int] = {}
     events = trace.events
     if events is not None and replayed.busiest_event is not None:
         blocks = _Blocks(trace, events, replayed.live, replayed.busiest_event)
         for block, owner in zip(replayed.live, blocks.owners(), strict=True):
-            split[owner] += block.size
-    split[Owner.SLACK] = replayed.reserved_peak - sum(split.values())
-    return split
+            by_owner[owner] += block.size
+            if owner is Owner.ACTIVATIONS:
+                name = _module_at(trace, block.event)
+                by_module[name] = by_module.get(name, 0) + block.size
+    by_owner[Owner.SLACK] = replayed.reserved_peak - sum(by_owner.values())
+    return Split(by_owner, dict(sorted(by_module.items(), key=lambda item: (-item[1], item[0]))))
+
+
+def _module_at(trace: Trace, event: int) -> str:
+    """The innermost module whose call was going on at `event`."""
+    if trace.calls is None:
+        return ""
+    number = bisect_right(trace.calls.event, event) - 1
+    module = trace.calls.module[number] if number >= 0 else -1
+    return trace.modules[module] if module >= 0 else ""
 
 
 @dataclass(frozen=True, slots=True)

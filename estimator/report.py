@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 
 from rich.bar import Bar
 from rich.console import Console, Group, RenderableType
@@ -17,6 +18,7 @@ from settings import GIB, MIB
 
 WIDTH = 80
 BAR_WIDTH = 36
+MODULES_SHOWN = 5
 CONTEXT = "CUDA context"
 
 COLOURS = {
@@ -46,6 +48,7 @@ def to_json(estimate: Estimate) -> dict[str, object]:
         "shards": estimate.shards,
         "shard_bytes": estimate.shard_bytes,
         "by_owner": {owner.value: size for owner, size in estimate.by_owner.items()},
+        "by_module": dict(estimate.by_module),
         "least_bytes": estimate.least.bytes if estimate.least else None,
         "least_retries": estimate.least.retries if estimate.least else None,
         "least_expandable_bytes": estimate.least.expandable_bytes if estimate.least else None,
@@ -84,6 +87,8 @@ def show(estimate: Estimate, console: Console, title: str = "GPU memory") -> Non
         Text(),
         _owners(estimate),
     ]
+    if groups := layers(estimate.by_module):
+        parts += [Text(), _modules(groups)]
     if estimate.least is not None and estimate.fits:
         parts += [Text(), Text(_least(estimate, estimate.least), style="dim")]
     if estimate.notes:
@@ -171,6 +176,30 @@ def _owners(estimate: Estimate) -> RenderableType:
             bar = Bar(estimate.peak_bytes, begin, begin + count, width=BAR_WIDTH, color=colour)
             table.add_row(name, size(count), _percent(count, estimate.peak_bytes), bar)
         begin += count
+    return table
+
+
+def layers(by_module: Mapping[str, int]) -> list[tuple[str, int, int]]:
+    """Modules that differ only in layer numbers as one: name, how many, bytes; the largest first."""
+    groups: dict[str, list[int]] = {}
+    for name, count in by_module.items():
+        groups.setdefault(re.sub(r"(?<![^.])\d+(?![^.])", "*", name), []).append(count)
+    rows = [(name, len(counts), sum(counts)) for name, counts in groups.items()]
+    return sorted(rows, key=lambda row: (-row[2], row[0]))
+
+
+def _modules(groups: list[tuple[str, int, int]]) -> RenderableType:
+    """The modules that allocated most of the activations."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(max_width=44, overflow="fold")
+    table.add_column(justify="right", style="dim")
+    table.add_column(justify="right", min_width=10)
+    table.add_row(Text("activations of", style="dim"))
+    for name, modules, count in groups[:MODULES_SHOWN]:
+        table.add_row(name or "the model itself", f"{modules} x" if modules > 1 else "", size(count))
+    rest = sum(count for _, _, count in groups[MODULES_SHOWN:])
+    if rest:
+        table.add_row(Text("others", style="dim"), "", size(rest))
     return table
 
 

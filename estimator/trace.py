@@ -147,6 +147,21 @@ class ProcessGroup(_Model):
     ranks: Count
 
 
+class Calls(_Model):
+    """From history index `event[k]` on, the innermost module that is called is `module[k]` (-1: none)."""
+
+    event: Annotated[list[Count], Field(max_length=200_000)]
+    module: Annotated[list[Annotated[int, Field(ge=-1)]], Field(max_length=200_000)]
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if len(self.event) != len(self.module):
+            raise ValueError("columns differ in length")
+        if self.event != sorted(self.event):
+            raise ValueError("calls are out of order")
+        return self
+
+
 class Peaks(_Model):
     """What PyTorch itself counted in the traced run."""
 
@@ -186,6 +201,8 @@ class Trace(_Model):
     frames: Annotated[list[tuple[Text, int, Text]], Field(max_length=1_000_000)] = []
     stacks: Annotated[list[list[Count]], Field(max_length=1_000_000)] = []
     marks: Annotated[tuple[Mark, ...], Field(max_length=1_000_000)] = ()
+    modules: Annotated[list[Text], Field(max_length=100_000)] = []
+    calls: Calls | None = None
     owned: Annotated[tuple[Owned, ...], Field(max_length=1_000_000)] = ()
     touched: Annotated[tuple[Touched, ...], Field(max_length=2_000_000)] = ()
     complete: bool = True
@@ -233,6 +250,8 @@ class Trace(_Model):
                 raise ValueError("the first mark is not at the first event")
         for stack in self.stacks:
             _check(stack, len(self.frames), "frame")
+        if self.calls is not None:
+            _check(self.calls.module, len(self.modules), "module")
         at = [mark.event for mark in self.marks]
         if at != sorted(at) or (at and at[-1] > events):
             raise ValueError("marks are out of order")

@@ -17,12 +17,13 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 from . import compile
 from . import device as fake
 from .life import Life, describe
+from .modules import ModuleCalls
 
 ACTIONS = (
     "alloc", "free_requested", "free_completed",
     "segment_alloc", "segment_free", "segment_map", "segment_unmap", "oom",
 )  # fmt: skip
-MARK_BYTES = 512
+MARK_BYTES, CALL_BYTES = 512, 1024  # tell marks from calls of modules in the history
 TOUCHED = {fake.INPUTS: "inputs", fake.BLAS_WORKSPACE: "workspaces", fake.DNN_WORKSPACE: "workspaces"}
 
 
@@ -33,6 +34,7 @@ class Recorder:
         self._device, self._life, self._max_events = device, life, max_events
         self._streams: Dict[int, Any] = {}  # of the marks, by device
         self._first_marks: Dict[int, int] = {}
+        self._first_calls: Dict[int, int] = {}
         self._marks: List[Dict[str, Any]] = []
         self._passes: List[Any] = []  # the pass over a loader at each mark
         self._owned: List[Dict[str, Any]] = []
@@ -40,6 +42,7 @@ class Recorder:
         self._main = threading.get_ident()
         self._depth = 0  # of module calls in the main thread
         self._held: List[int] = []
+        self._calls = ModuleCalls(lambda: self._note(CALL_BYTES))
 
     @property
     def recording(self) -> bool:
@@ -52,6 +55,7 @@ class Recorder:
         import torch.optim.optimizer as optimizers
 
         self._torch = torch
+        self._is_compiling = getattr(torch.compiler, "is_dynamo_compiling", torch.compiler.is_compiling)
         torch.cuda._lazy_call(self._start)
         torch.autograd.backward = self._around_backward(torch.autograd.backward)
         torch.autograd.grad = self._around_backward(torch.autograd.grad)
@@ -93,8 +97,9 @@ class Recorder:
         return [trace for trace in traces if trace["events"]["action"]] or traces[:1]
 
     def _of_one(self, index: int, history: List[Dict[str, Any]]) -> Dict[str, Any]:
-        columns, positions, frames, stacks = self._columns(history, self._streams[index].cuda_stream)
+        columns, positions, calls, frames, stacks = self._columns(history, self._streams[index].cuda_stream)
         positions = [0] * self._first_marks[index] + positions
+        calls = [0] * self._first_calls[index] + calls
         marks = [
             {"event": at, **mark, "phase": _phase(mark["phase"], during)}
             for at, mark, during in zip(positions, self._marks, self._passes)  # noqa: B905 - newer than 3.9
@@ -107,6 +112,8 @@ class Recorder:
             "frames": frames,
             "stacks": stacks,
             "marks": marks,
+            "modules": self._calls.names,
+            "calls": {"event": calls, "module": self._calls.moments[: len(calls)]},
             "complete": len(history) < self._max_events,
         }
 
@@ -122,6 +129,7 @@ class Recorder:
     def _open_stream(self, index: int) -> None:
         self._streams[index] = self._torch.cuda.Stream(index)
         self._first_marks[index] = len(self._marks)
+        self._first_calls[index] = len(self._calls.moments)
 
     def _mark(self, phase: str) -> int:
         """Begins an interval; returns its number."""
@@ -129,15 +137,20 @@ class Recorder:
         for index in range(len(self._device.indices)):
             if index not in self._streams and torch._C._cuda_hasPrimaryContext(index):
                 self._open_stream(index)
-        for index, stream in self._streams.items():
-            with torch.cuda.device(index):
-                address = torch._C._cuda_cudaCachingAllocator_raw_alloc(MARK_BYTES, stream.cuda_stream)
-                torch._C._cuda_cudaCachingAllocator_raw_delete(address)
+        self._note(MARK_BYTES)
         if self._marks:
             self._device.mark()
         self._marks.append({"phase": phase, "step": self._life.steps(), "batch": self._life.batch})
         self._passes.append(self._life.current)
         return len(self._marks) - 1
+
+    def _note(self, size: int) -> None:
+        """Puts a moment into the history of each GPU, of the kind that `size` tells."""
+        torch = self._torch
+        for index, stream in self._streams.items():
+            with torch.cuda.device(index):
+                address = torch._C._cuda_cudaCachingAllocator_raw_alloc(size, stream.cuda_stream)
+                torch._C._cuda_cudaCachingAllocator_raw_delete(address)
 
     def _mark_batch(self, phase: str, batch: Optional[int]) -> None:
         """A forward pass begins: an interval of its own, unless the one that goes on is the same."""
@@ -163,18 +176,22 @@ class Recorder:
             self._torch._C._cuda_cudaCachingAllocator_raw_delete(self._held.pop())
 
     def _around_forward(self, function: Any) -> Any:
-        """Tells of the outermost module calls of the main thread."""
+        """Tells of the module calls of the main thread."""
 
         @functools.wraps(function)
         def __call__(module: Any, *arguments: Any, **options: Any) -> Any:
-            if self._depth or self._in_backward or threading.get_ident() != self._main:
+            if self._is_compiling() or self._in_backward or threading.get_ident() != self._main:
                 return function(module, *arguments, **options)
-            self._depth = 1
-            try:
+            if not self._depth:
                 self._forward(arguments, options)
+            self._depth += 1
+            noted = self.recording and self._calls.enter(module)
+            try:
                 return function(module, *arguments, **options)
             finally:
-                self._depth = 0
+                self._depth -= 1
+                if noted:
+                    self._calls.leave()
 
         return __call__
 
@@ -257,20 +274,21 @@ class Recorder:
 
     def _columns(
         self, history: List[Dict[str, Any]], own: int
-    ) -> Tuple[Dict[str, List[int]], List[int], List[List[Any]], List[List[int]]]:
-        """History as columns; where the marks (on the stream `own`) were; frames and stacks, each once."""
+    ) -> Tuple[Dict[str, List[int]], List[int], List[int], List[List[Any]], List[List[int]]]:
+        """History as columns; where marks and calls (on stream `own`) were; frames and stacks, each once."""
         codes = {name: code for code, name in enumerate(ACTIONS)}
         columns: Dict[str, List[int]] = {
             name: [] for name in ("action", "address", "size", "stream", "stack")
         }
         action, address, size, stream, stack = columns.values()
         positions: List[int] = []
+        calls: List[int] = []
         tables = _Stacks()
         for entry in history:
             name = entry["action"]
             if entry["stream"] == own:
                 if name == "alloc":
-                    positions.append(len(action))
+                    (calls if entry["size"] == CALL_BYTES else positions).append(len(action))
                 continue
             if name not in codes:
                 continue
@@ -279,7 +297,7 @@ class Recorder:
             size.append(entry["size"])
             stream.append(entry["stream"])
             stack.append(tables.number(entry["frames"]) if name == "alloc" else -1)
-        return columns, positions, tables.frames, tables.stacks
+        return columns, positions, calls, tables.frames, tables.stacks
 
 
 class _Stacks:

@@ -3,8 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from estimator import owners
 from estimator.allocator import replay
-from estimator.owners import Owner, bytes_by_owner
+from estimator.owners import Owner
 from tests.estimator.recording import Recording
 
 MIB = 1024**2
@@ -15,7 +16,7 @@ def split(recording: Recording) -> dict[str, int]:
     """Owners with bytes, checked to sum to the reserved peak."""
     read = recording.trace()
     replayed = replay(read.events)
-    by_owner = bytes_by_owner(read, replayed)
+    by_owner = owners.split(read, replayed).by_owner
     assert list(by_owner) == list(Owner)
     assert sum(by_owner.values()) == replayed.reserved_peak
     return {owner.value: count for owner, count in by_owner.items() if count}
@@ -164,3 +165,33 @@ def test_law_owners_sum_to_the_reserved_peak(data):
         elif what == "touch":
             recording.touch(data.draw(st.sampled_from(["inputs", "workspaces"])), address, 512)
     split(recording)
+
+
+def test_activations_are_the_innermost_module_s():
+    recording = Recording()
+    calls = []
+
+    def during(module: int) -> None:
+        calls.append((len(recording.columns["action"]), module))
+
+    recording.mark("forward")
+    recording.alloc(1 * MIB, in_module=True)
+    during(0)
+    recording.alloc(2 * MIB, in_module=True)
+    during(1)
+    recording.alloc(4 * MIB, in_module=True)
+    gone = recording.alloc(8 * MIB, in_module=True)
+    recording.free(gone)
+    during(0)
+    recording.alloc(16 * MIB, in_module=True)
+    during(-1)
+    recording.mark("backward")
+    recording.alloc(32 * MIB)
+    events, modules = zip(*calls, strict=True)
+    read = recording.trace(
+        modules=["", "layers.0.mlp"], calls={"event": list(events), "module": list(modules)}
+    )
+    replayed = replay(read.events)
+    found = owners.split(read, replayed)
+    assert found.by_module == {"": 19 * MIB, "layers.0.mlp": 4 * MIB}
+    assert sum(found.by_module.values()) == found.by_owner[Owner.ACTIVATIONS]

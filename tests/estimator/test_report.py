@@ -48,6 +48,7 @@ def test_the_json_object_has_the_keys_of_the_contract():
         "shards",
         "shard_bytes",
         "by_owner",
+        "by_module",
         "least_bytes",
         "least_retries",
         "least_expandable_bytes",
@@ -143,3 +144,13 @@ def test_the_least_memory_is_told_beside_what_the_job_takes():
     assert "GiB with expandable_segments:True." in shown
     assert "Takes" not in text(replace(whole, least=None))
     assert report.to_json(replace(whole, least=None))["least_bytes"] is None
+
+
+def test_layers_that_differ_in_their_number_are_one_row():
+    by_module = {"h.0.mlp": 5, "h.1.mlp": 7, "": 4, "h.10.attn": 3, "conv2.bn1": 2}
+    assert report.layers(by_module) == [
+        ("h.*.mlp", 2, 12), ("", 1, 4), ("h.*.attn", 1, 3), ("conv2.bn1", 1, 2),
+    ]  # fmt: skip
+    shown = text(replace(made(), by_module={name: size * MIB for name, size in by_module.items()}))
+    assert "h.*.mlp" in shown and "2 x" in shown and "12.0 MiB" in shown
+    assert "the model itself" in shown

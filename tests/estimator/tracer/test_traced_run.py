@@ -1,10 +1,15 @@
 """Real programs with the real torch, traced: what they leave behind, and how they end."""
 
+import json
 import os
 import subprocess
 from pathlib import Path
 
 import pytest
+
+import estimator.trace
+from estimator import owners
+from estimator.allocator import replay
 
 TRACER = Path(__file__).parents[3] / "estimator" / "tracer"
 TRAINING = """
@@ -193,3 +198,49 @@ maps = {line.split()[-1] for line in open("/proc/self/maps") if "/nvidia/" in li
 print(sorted(os.path.basename(path) for path in maps))
 """)
     assert done.stdout == "[]\n"
+
+
+def test_activations_are_found_by_module(traced):
+    """Of nested, failing and checkpointed modules."""
+    program = """
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.act, self.down = nn.Linear(512, 2048), nn.GELU(), nn.Linear(2048, 512)
+    def forward(self, x):
+        return x + self.down(self.act(self.up(x)))
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(Block() for _ in range(3))
+        self.broken = nn.Bilinear(1, 1, 1)
+    def forward(self, x):
+        try:
+            self.broken(x, x)
+        except RuntimeError:
+            pass
+        for layer in self.layers[:2]:
+            x = layer(x)
+        return checkpoint(self.layers[2], x, use_reentrant=False) * 2
+
+model = Model().cuda()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(4):
+    optimizer.zero_grad()
+    model(torch.randn(1024, 512, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+    done, found = traced(program)
+    assert done.returncode == 0, done.stderr
+    trace = estimator.trace.parse(json.dumps(found).encode(), "trace")
+    split = owners.split(trace, replay(trace.events)).by_module
+    hidden, wide = 1024 * 512 * 4, 1024 * 2048 * 4
+    for layer in (0, 1):
+        assert split[f"layers.{layer}.up"] == split[f"layers.{layer}.act"] == wide
+        assert split[f"layers.{layer}"] == hidden
+    assert not any(name.startswith("layers.2.") for name in split), "these are recomputed"

@@ -142,28 +142,37 @@ class _Reader:
         self.at += 1
 
     def get4(self) -> None:
-        self._push(self.memo[self._unsigned(4)])
+        at = self.at
+        self.stack.append(self.memo[int.from_bytes(self.data[at : at + 4], "little")])
+        self.at = at + 4
 
     def int1(self) -> None:
         self.stack.append(self.data[self.at])
         self.at += 1
 
+    # numbers cut short by the end of the data do no harm: the next opcode is missing then
+
     def int2(self) -> None:
-        self._push(self._unsigned(2))
+        at = self.at
+        self.stack.append(int.from_bytes(self.data[at : at + 2], "little"))
+        self.at = at + 2
 
     def int4(self) -> None:
-        self._push(int.from_bytes(self._take(4), "little", signed=True))
+        at = self.at
+        self.stack.append(int.from_bytes(self.data[at : at + 4], "little", signed=True))
+        self.at = at + 4
 
     def long1(self) -> None:
-        self._long(self._unsigned(1))
+        self._long(self.data[self.at], self.at + 1)
 
     def long4(self) -> None:
-        self._long(self._unsigned(4))
+        self._long(self._unsigned(4), self.at)
 
-    def _long(self, count: int) -> None:
+    def _long(self, count: int, begin: int) -> None:
         if count > self.limits.integer_bytes:
             raise PickleRefused("it has an integer of more than 64 bits")
-        self._push(int.from_bytes(self._take(count), "little", signed=True))
+        self.at = begin + count
+        self.stack.append(int.from_bytes(self.data[begin : self.at], "little", signed=True))
 
     def double(self) -> None:
         self._push(struct.unpack(">d", self._take(8))[0])

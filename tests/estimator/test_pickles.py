@@ -23,7 +23,7 @@ VALUES = st.recursive(
     SCALARS,
     lambda inner: st.one_of(
         st.lists(inner), st.tuples(inner, inner), st.dictionaries(st.text() | st.integers(-5, 5), inner, max_size=5),
-        st.sets(st.integers()), st.frozensets(st.text(max_size=3)),
+        st.sets(st.integers(-9, 9)), st.frozensets(st.text(max_size=3)),
     ),
     max_leaves=30,
 )  # fmt: skip

@@ -275,4 +275,4 @@ def _calls_module(trace: Trace, stack: Sequence[int]) -> bool:
 def _by_phase(phase: Phase, in_module: bool) -> Owner:
     if phase in (Phase.BACKWARD, Phase.OPTIMIZER):
         return Owner.TEMPORARIES
-    return Owner.ACTIVATIONS if phase is not Phase.SETUP or in_module else Owner.OTHER
+    return Owner.ACTIVATIONS if phase is Phase.FORWARD or in_module else Owner.OTHER

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from estimator.allocator import replay
-from estimator.owners import Owner, bytes_by_owner
+from estimator.owners import Owner, split
 from estimator.plot import draw, style
 from estimator.timeline import NO_STACK, timeline
 from tests.estimator.recording import Recording
@@ -49,7 +49,7 @@ def test_the_peak_is_split_as_the_estimate_splits_it():
     course = timeline(trace, done.busiest_event)
     by_owner = {name: row[course.peak] for name, row in zip(course.owners, course.bytes, strict=True)}
     expected = {
-        owner.value: size for owner, size in bytes_by_owner(trace, done).items() if size and owner != "slack"
+        owner.value: size for owner, size in split(trace, done).by_owner.items() if size and owner != "slack"
     }
     assert {name: size for name, size in by_owner.items() if size} == expected
     assert expected == {

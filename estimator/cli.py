@@ -9,6 +9,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -88,6 +89,10 @@ def estimate(
         str | None, typer.Option(help="GPU model, such as a100-80gb. [default: that of the partition]")
     ] = None,
     steps: Annotated[int | None, typer.Option(min=1, max=1000, help="Optimizer steps to trace.")] = None,
+    world_size: Annotated[
+        int | None,
+        typer.Option(min=1, max=1_000_000, help="Ranks of the job. [default: as the script asks for]"),
+    ] = None,
     timeout: Annotated[
         int | None, typer.Option(min=1, max=3600, help="Longest time for the dry run (s).")
     ] = None,
@@ -123,7 +128,19 @@ def estimate(
     """
     try:
         outputs = _outputs(trace, snapshot, plot)
-        _estimate(words, ctx.meta["command"], gpu, steps, timeout, chdir, as_json, config, outputs, advise)
+        _estimate(
+            words,
+            ctx.meta["command"],
+            gpu,
+            steps,
+            world_size,
+            timeout,
+            chdir,
+            as_json,
+            config,
+            outputs,
+            advise,
+        )
     except _Failed as failed:
         if as_json:
             from estimator.report import failure_to_json
@@ -141,6 +158,7 @@ def _estimate(
     is_command: bool,
     gpu_name: str | None,
     steps: int | None,
+    world_size: int | None,
     timeout: int | None,
     chdir: Path | None,
     as_json: bool,
@@ -169,6 +187,7 @@ def _estimate(
             if is_command
             else trace_run.Launch.of_script(Path(words[0]), words[1:], chdir)
         )
+        launch = replace(launch, world_size=world_size)
         gpu = _choose(catalog, configured, gpu_name, launch.script.partition if launch.script else None)
         with _progress(f"{launch.name} on a pretend {gpu.key}") as watch:
             traced = trace_run.run(launch, gpu, limits, os.environ, watch)

@@ -16,8 +16,9 @@ from estimator.allocator import (
 )
 from estimator.capacity import least_capacity
 from estimator.catalog import GPU
-from estimator.owners import Owner
+from estimator.owners import Owner, Split
 from estimator.owners import split as split_peak
+from estimator.sharing import together
 from estimator.trace import Events, InputFile, Trace
 from settings import GIB, MIB
 from settings import Estimate as Settings
@@ -52,12 +53,24 @@ class LeastMemory:
 
 
 @dataclass(frozen=True, slots=True)
+class PerGpu:
+    """What the job needs of one GPU (bytes): its number on its node, and the rank that was seen there."""
+
+    gpu: int
+    rank: int
+    peak_bytes: int
+    reserved_peak_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Estimate:
     """How much GPU memory a job needs. All sizes in bytes.
 
     `peak_bytes` is what NVML will show at most: `reserved_peak_bytes` and `outside_allocator_bytes`.
     `bounded` means that something had to be assumed, and `notes` say what. A job that does not fit has no
-    recommendation. `least` is None where it was not looked for.
+    recommendation. `least` is None where it was not looked for. Of a job with several GPUs all this is
+    about the GPU that needs the most; `per_gpu` tells of each that was seen, `world_size` how many ranks
+    torch.distributed has.
     """
 
     status: Literal["exact", "bounded"]
@@ -81,6 +94,8 @@ class Estimate:
     fits: bool
     notes: tuple[str, ...]
     inputs: tuple[InputFile, ...]
+    world_size: int
+    per_gpu: tuple[PerGpu, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +108,18 @@ class _Process:
     shortage: tuple[str, ...]  # why it does not fit
     doubts: tuple[str, ...]  # each makes the estimate a bounded one
     remarks: tuple[str, ...]
+
+    @property
+    def started_ns(self) -> int:
+        return self.trace.started_ns
+
+    @property
+    def ended_ns(self) -> int:
+        return self.trace.ended_ns
+
+    @property
+    def bytes(self) -> int:
+        return self.replayed.reserved_peak
 
 
 def estimate(
@@ -118,14 +145,19 @@ def estimate(
     if not used:
         raise _why_not(traces)
     sound = [trace for trace in used if trace.end != "exception" or trace.steps] or used
-    processes = [_examine(trace, gpu, len(used) > 1) for trace in sound]
-    largest = max(processes, key=lambda process: process.replayed.reserved_peak)
+    processes = [
+        _examine(trace, gpu, len({(trace.pid, trace.program) for trace in used}) > 1) for trace in sound
+    ]
+    by_gpu = {index: together(_on(index, processes)) for index in sorted({one.device for one in sound})}
+    fullest = max(by_gpu.values(), key=lambda side_by_side: _peak(side_by_side, gpu))
+    largest = fullest[0]
     doubts = [doubt for process in processes for doubt in process.doubts]
     remarks = [remark for process in processes for remark in process.remarks]
-    if len(used) > 1:
-        doubts.append(
-            f"{len(used)} Python processes used the GPU: the largest counts, as if they ran one after another"
-        )
+    for index, side_by_side in by_gpu.items():
+        if len(side_by_side) > 1:
+            doubts.append(
+                f"{len(side_by_side)} processes use GPU {index} at the same time: their peaks are added"
+            )
     for trace in traces:
         if trace.end == "exception" and trace not in sound:
             doubts.append(f"{trace.program} failed: {trace.error or 'no reason known'}")
@@ -135,27 +167,32 @@ def estimate(
         remarks.append(f"the CUDA context ({gpu.context_mib} MiB) is not measured on this GPU, but estimated")
 
     shortages = [shortage for process in processes for shortage in process.shortage]
+    reserved = sum(process.replayed.reserved_peak for process in fullest)
+    outside = len(fullest) * gpu.context_bytes
+    if not shortages and reserved + outside > gpu.usable_bytes:
+        needed = (reserved + outside) / GIB
+        shortages.append(f"needs {needed:.1f} GiB, and {gpu.name} offers {gpu.usable_bytes / GIB:.1f} GiB")
     fits = not shortages
     status: Literal["exact", "bounded"] = "bounded" if doubts else "exact"
-    peak = largest.replayed.reserved_peak + gpu.context_bytes
+    peak = reserved + outside
     shard_bytes = settings.shard_mib * MIB
-    least = _least(largest, gpu, settings)
-    needed = peak
+    least = _least(largest, gpu, settings) if len(fullest) == 1 else None
+    needed_bytes = peak
     if least is not None and settings.reserve == "least":
-        needed = least.bytes
+        needed_bytes = least.bytes
         remarks.append("recommended is the least that the job runs in: PyTorch has to be held to it")
     shards = (
-        _shards(needed, settings.margin_bounded if doubts else settings.margin, settings, gpu)
+        _shards(needed_bytes, settings.margin_bounded if doubts else settings.margin, settings, gpu)
         if fits
         else None
     )
-    split = split_peak(largest.trace, largest.replayed)
+    split = _split(fullest)
     return Estimate(
         status=status,
         peak_bytes=peak,
-        reserved_peak_bytes=largest.replayed.reserved_peak,
-        allocated_peak_bytes=largest.replayed.allocated_peak,
-        outside_allocator_bytes=gpu.context_bytes,
+        reserved_peak_bytes=reserved,
+        allocated_peak_bytes=sum(process.replayed.allocated_peak for process in fullest),
+        outside_allocator_bytes=outside,
         recommended_bytes=shards * shard_bytes if shards is not None else None,
         shards=shards,
         shard_bytes=shard_bytes,
@@ -172,7 +209,29 @@ def estimate(
         fits=fits,
         notes=tuple(dict.fromkeys(shortages + doubts + remarks)),
         inputs=_inputs(traces),
+        world_size=max(trace.world_size for trace in traces),
+        per_gpu=tuple(
+            PerGpu(index, one[0].trace.rank, _peak(one, gpu), sum(process.bytes for process in one))
+            for index, one in by_gpu.items()
+        ),
     )
+
+
+def _on(device: int, processes: Sequence[_Process]) -> list[_Process]:
+    return [process for process in processes if process.trace.device == device]
+
+
+def _peak(side_by_side: Sequence[_Process], gpu: GPU) -> int:
+    return sum(process.bytes + gpu.context_bytes for process in side_by_side)
+
+
+def _split(side_by_side: Sequence[_Process]) -> Split:
+    parts = [split_peak(process.trace, process.replayed) for process in side_by_side]
+    by_module: dict[str, int] = {}
+    for part in parts:
+        for name, count in part.by_module.items():
+            by_module[name] = by_module.get(name, 0) + count
+    return Split({owner: sum(part.by_owner[owner] for part in parts) for owner in Owner}, by_module)
 
 
 def _least(process: _Process, gpu: GPU, settings: Settings) -> LeastMemory | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 
 from rich.bar import Bar
 from rich.console import Console, Group, RenderableType
@@ -60,6 +61,8 @@ def to_json(estimate: Estimate) -> dict[str, object]:
         "torch_version": estimate.torch_version,
         "gpu": estimate.gpu,
         "fits": estimate.fits,
+        "world_size": estimate.world_size,
+        "per_gpu": [asdict(one) for one in estimate.per_gpu],
         "notes": list(estimate.notes),
         "inputs": [file.model_dump() for file in estimate.inputs],
     }

@@ -1,8 +1,9 @@
-"""Stand-ins for the cluster's programs in a dry run: one task, one GPU, here, and nothing is submitted."""
+"""Stand-ins for the cluster's programs in a dry run: one task of a step, here, and nothing is submitted."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 # Options of srun(1) that take no value, or one only after "=". Every other option takes one.
@@ -15,8 +16,21 @@ _SRUN_FLAGS = (
 _SRUN_SHORT_FLAGS = "EHIKOQVXZhklsuv"
 
 _SRUN = """#!/bin/sh
-# Starts one task of the step here: srun's own options go, the command stays.
+# Starts one task of the step here, told of all of them: srun's own options go, the command stays.
+tasks= nodes= per_node= gpus=${SLURM_GPUS_PER_TASK:-}
 while [ $# -gt 0 ]; do
+    case $1 in
+    --ntasks=*) tasks=${1#*=} ;;
+    --ntasks|-n) tasks=${2:-} ;;
+    -n[0-9]*) tasks=${1#-n} ;;
+    --nodes=*) nodes=${1#*=} ;;
+    --nodes|-N) nodes=${2:-} ;;
+    -N[0-9]*) nodes=${1#-N} ;;
+    --ntasks-per-node=*) per_node=${1#*=} ;;
+    --ntasks-per-node) per_node=${2:-} ;;
+    --gpus-per-task=*) gpus=${1#*=} ;;
+    --gpus-per-task) gpus=${2:-} ;;
+    esac
     case $1 in
     --) shift; break ;;
     --chdir=*) cd "${1#*=}" || exit 1; shift ;;
@@ -29,19 +43,69 @@ while [ $# -gt 0 ]; do
     esac
 done
 [ $# -gt 0 ] || exit 0
-SLURM_STEP_ID=0 SLURM_STEPID=0 SLURM_STEP_NUM_TASKS=1 SLURM_STEP_NUM_NODES=1 SLURM_STEP_NODELIST=localhost
-SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_NTASKS=1 SLURM_NPROCS=1
+number() { case $1 in *[!0-9]*|'') echo "$2" ;; *) echo "$1" ;; esac; }
+nodes=$(number "${nodes%%-*}" "${SLURM_NNODES:-1}")
+if [ -n "$per_node" ] && [ -z "$tasks" ]; then tasks=$((nodes * $(number "$per_node" 1))); fi
+if [ -z "$tasks" ] && [ "$nodes" != "${SLURM_NNODES:-1}" ]; then tasks=$nodes; fi
+tasks=$(number "$tasks" "${SLURM_NTASKS:-1}")
+[ "$nodes" -le "$tasks" ] || nodes=$tasks
+per_node=$(((tasks + nodes - 1) / nodes))
+rank=@RANK@
+SLURM_STEP_ID=0 SLURM_STEPID=0 SLURM_STEP_NUM_TASKS=$tasks SLURM_STEP_NUM_NODES=$nodes
+SLURM_STEP_NODELIST=localhost SLURM_STEP_TASKS_PER_NODE=$per_node
+SLURM_PROCID=$rank SLURM_LOCALID=$((rank % per_node)) SLURM_NODEID=$((rank / per_node))
+SLURM_NTASKS=$tasks SLURM_NPROCS=$tasks SLURM_NNODES=$nodes SLURM_JOB_NUM_NODES=$nodes
+SLURM_NTASKS_PER_NODE=$per_node
 export SLURM_STEP_ID SLURM_STEPID SLURM_STEP_NUM_TASKS SLURM_STEP_NUM_NODES SLURM_STEP_NODELIST
-export SLURM_PROCID SLURM_LOCALID SLURM_NODEID SLURM_NTASKS SLURM_NPROCS
+export SLURM_STEP_TASKS_PER_NODE SLURM_PROCID SLURM_LOCALID SLURM_NODEID SLURM_NTASKS SLURM_NPROCS
+export SLURM_NNODES SLURM_JOB_NUM_NODES SLURM_NTASKS_PER_NODE
+if [ "${gpus##*:}" -gt 0 ] 2>/dev/null; then  # a task sees only its own GPUs, counted from 0
+    CUDA_VISIBLE_DEVICES=0 i=1
+    while [ $i -lt "${gpus##*:}" ]; do CUDA_VISIBLE_DEVICES=$CUDA_VISIBLE_DEVICES,$i i=$((i + 1)); done
+    GPU_DEVICE_ORDINAL=$CUDA_VISIBLE_DEVICES
+    export CUDA_VISIBLE_DEVICES GPU_DEVICE_ORDINAL
+fi
+exec "$@"
+"""
+
+_MPIRUN = """#!/bin/sh
+# Starts one of the processes here: mpirun's own options go, the command stays.
+size=
+while [ $# -gt 0 ]; do
+    case $1 in
+    --) shift; break ;;
+    -np|--np|-n|--n|-c) size=$2; shift 2 ;;
+    -x) case $2 in *=*) export "$2" ;; esac; shift 2 ;;
+    -genv|--genv|-env) export "$2=$3"; shift 3 ;;
+    --mca|-mca|--gmca|-gmca|--prtemca|--pmixmca) shift 3 ;;
+    -H|-N|-ppn|--ppn|-f|-host|--host|-hosts|--hostfile|-hostfile|--machinefile|-machinefile|--map-by|-map-by|\
+    --bind-to|-bind-to|--rank-by|-rank-by|--npernode|-npernode|--wdir|-wdir|-wd|--prefix|--timeout|\
+    --output-filename|--ppr|-iface|-bootstrap) shift 2 ;;
+    -*) shift ;;
+    *) break ;;
+    esac
+done
+[ $# -gt 0 ] || exit 0
+size=${size:-${SLURM_NTASKS:-1}} tasks=${size:-1} rank=@RANK@
+nodes=${SLURM_NNODES:-1} per_node=$(((size + nodes - 1) / nodes)) local=$((rank % per_node))
+OMPI_COMM_WORLD_RANK=$rank OMPI_COMM_WORLD_SIZE=$size
+OMPI_COMM_WORLD_LOCAL_RANK=$local OMPI_COMM_WORLD_LOCAL_SIZE=$per_node
+PMI_RANK=$rank PMI_SIZE=$size MPI_LOCALRANKID=$local MPI_LOCALNRANKS=$per_node
+export OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_RANK OMPI_COMM_WORLD_LOCAL_SIZE
+export PMI_RANK PMI_SIZE MPI_LOCALRANKID MPI_LOCALNRANKS
 exec "$@"
 """
 
 _NVIDIA_SMI = """#!/bin/sh
 # Tells of the GPU that the dry run pretends to have.
 query= units=1 header=1
+uuid() { echo "@UUIDS@" | cut -d' ' -f$(($1 + 1)); }
 for word in "$@"; do
     case $word in
-    -L|--list-gpus) echo "GPU 0: @NAME@ (UUID: @UUID@)"; exit 0 ;;
+    -L|--list-gpus)
+        i=0
+        while [ $i -lt @COUNT@ ]; do echo "GPU $i: @NAME@ (UUID: $(uuid $i))"; i=$((i + 1)); done
+        exit 0 ;;
     --query-gpu=*) query=${word#*=} ;;
     --format=*) case $word in *noheader*) header=0 ;; esac; case $word in *nounits*) units=0 ;; esac ;;
     --query-*) exit 0 ;;
@@ -52,14 +116,17 @@ if [ -z "$query" ]; then
     exit 0
 fi
 [ $header = 0 ] || echo "$query" | sed 's/,/, /g'
+i=0
+while [ $i -lt @COUNT@ ]; do
 line=
 for field in $(echo "$query" | tr ',' ' '); do
     unit=
     case $field in
     name|gpu_name) value="@NAME@" ;;
-    uuid|gpu_uuid) value="@UUID@" ;;
-    index|utilization.*) value=0 ;;
-    count) value=1 ;;
+    uuid|gpu_uuid) value="$(uuid $i)" ;;
+    index) value=$i ;;
+    utilization.*) value=0 ;;
+    count) value=@COUNT@ ;;
     memory.total|memory.free) value=@MIB@ unit=" MiB" ;;
     memory.used) value=0 unit=" MiB" ;;
     compute_cap) value="@CC@" ;;
@@ -69,11 +136,15 @@ for field in $(echo "$query" | tr ',' ' '); do
     line="${line:+$line, }$value$unit"
 done
 echo "$line"
+i=$((i + 1))
+done
 """
 
 _SCONTROL = """#!/bin/sh
-# Changes nothing; the only node is this one.
-case "$*" in show*hostname*) echo localhost ;; esac
+# Changes nothing; all nodes are this one.
+case "$*" in
+show*hostname*) i=0; while [ $i -lt "${SLURM_NNODES:-1}" ]; do echo localhost; i=$((i + 1)); done ;;
+esac
 exit 0
 """
 
@@ -84,22 +155,39 @@ exit 0
 
 
 def write(
-    folder: Path, *, name: str, uuid: str, memory_bytes: int, compute_capability: tuple[int, int]
+    folder: Path,
+    *,
+    name: str,
+    uuids: Sequence[str],
+    memory_bytes: int,
+    compute_capability: tuple[int, int],
+    middle: bool = False,
 ) -> None:
-    """Writes the stand-ins into `folder`; the rest describes the GPU that `nvidia-smi` shows."""
+    """Writes the stand-ins into `folder`; `middle`: steps start their middle task, not the first one.
+
+    The rest describes the GPUs that `nvidia-smi` shows, one for each of `uuids`.
+    """
     flags = "|".join(
         [*(f"--{flag}" for flag in _SRUN_FLAGS.split()), *(f"-{flag}" for flag in _SRUN_SHORT_FLAGS)]
     )
     about = {
         "@NAME@": name,
-        "@UUID@": uuid,
+        "@UUIDS@": " ".join(uuids),
+        "@COUNT@": str(len(uuids)),
         "@MIB@": str(memory_bytes // 1024**2),
         "@CC@": ".".join(map(str, compute_capability)),
     }
     nvidia_smi = _NVIDIA_SMI
     for mark, text in about.items():
         nvidia_smi = nvidia_smi.replace(mark, "".join(c for c in text if c.isalnum() or c in " ._-()/"))
-    texts = {"srun": _SRUN.replace("@FLAGS@", flags), "nvidia-smi": nvidia_smi, "scontrol": _SCONTROL}
+    mpirun = _MPIRUN.replace("@RANK@", "$((tasks / 2))" if middle else "0")
+    texts = {
+        "srun": _SRUN.replace("@FLAGS@", flags).replace("@RANK@", "$((tasks / 2))" if middle else "0"),
+        "nvidia-smi": nvidia_smi,
+        "scontrol": _SCONTROL,
+        "mpirun": mpirun,
+        "mpiexec": mpirun,
+    }
     texts |= dict.fromkeys(("sbatch", "scancel", "sleep"), _NOTHING)
     folder.mkdir()
     for program, text in texts.items():

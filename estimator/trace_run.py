@@ -13,9 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from estimator import batch_script, failure, sandbox, shims, starter, trace
+from estimator import batch_script, failure, layout, sandbox, shims, starter, trace
 from estimator.batch_script import BatchScript
 from estimator.catalog import GPU
+from estimator.layout import Layout
 from settings import MIB
 from settings import Estimate as Settings
 
@@ -25,7 +26,7 @@ MAX_EVENTS = 2_000_000
 WRITING_S = 10.0  # for the traces of programs that are ended at the time limit
 JOB_ID = "1"
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-GPU_UUID = "GPU-00000000-0000-0000-0000-000000000000"
+GPU_UUID = "GPU-00000000-0000-0000-0000-%012d"
 WRITABLE = ("HOME", "TMPDIR", "SCRATCH", "WORK")  # variables that name folders where jobs write
 OFFLINE = {"WANDB_MODE": "offline", "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
 CLUSTER_VARIABLES = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "PMI_", "PMIX_", "GPUMEM_")
@@ -50,6 +51,13 @@ class Launch:
     command: tuple[str, ...]
     cwd: Path
     script: BatchScript | None = None
+    world_size: int | None = None
+
+    @property
+    def layout(self) -> Layout:
+        """Nodes, tasks and GPUs; `world_size` is the number of ranks if it is known better than they are."""
+        found = layout.of_script(self.script) if self.script else layout.of_command(self.command)
+        return found.with_ranks(self.world_size) if self.world_size else found
 
     @classmethod
     def of_script(cls, path: Path, arguments: Sequence[str], cwd: Path | None = None) -> Launch:
@@ -102,10 +110,49 @@ def run(
         environment: of the user, as `sbatch` would pass it on.
         watch: called about ten times a second.
 
+    Of a distributed job one rank is run, and then the middle one, if there is time for it.
+
     Raises:
         TraceFailed: there is no complete trace; the first reason is the most helpful one.
         sandbox.Refused: the job cannot be contained here, and was not run.
     """
+    first = _run(launch, gpu, settings, environment, watch, middle=False)
+    ranks = max(one.world_size for one in first.traces)
+    left_s = settings.timeout_s - first.wall_s
+    if ranks == 1 or settings.ranks == 1:
+        return first
+    if left_s < first.wall_s:
+        return dataclasses.replace(first, notes=(*first.notes, f"of {ranks} ranks only the first was traced"))
+    limits = settings.model_copy(update={"timeout_s": int(left_s)})
+    return _with_middle(first, lambda: _run(launch, gpu, limits, environment, watch, middle=True), ranks)
+
+
+def _with_middle(first: Traced, run_middle: Callable[[], Traced], ranks: int) -> Traced:
+    """Both runs as one; a middle rank that cannot be traced alone leaves the first one's estimate."""
+    try:
+        middle = run_middle()
+    except TraceFailed as failed:
+        note = f"of {ranks} ranks only the first was traced: rank {ranks // 2} alone failed: {failed}"
+        return dataclasses.replace(first, notes=(*first.notes, trace.printable(note)))
+    return Traced(
+        (*first.traces, *(one for one in middle.traces if one.rank)),
+        first.failures,
+        first.wall_s + middle.wall_s,
+        max(first.host_memory_bytes, middle.host_memory_bytes),
+        first.notes,
+    )
+
+
+def _run(
+    launch: Launch,
+    gpu: GPU,
+    settings: Settings,
+    environment: Mapping[str, str],
+    watch: Callable[[sandbox.Usage], None],
+    *,
+    middle: bool,
+) -> Traced:
+    """One dry run, for the first or the middle rank."""
     if not LIBRARY.is_file():
         raise TraceFailed(f"gpumem is not completely installed: {LIBRARY} is missing")
     if not launch.cwd.is_dir():
@@ -115,17 +162,26 @@ def run(
         out = folder / "out"
         out.mkdir()
         programs = folder / "bin"
+        gpus = [GPU_UUID % index for index in range(launch.layout.gpus)]
         shims.write(
             programs,
             name=gpu.name,
-            uuid=GPU_UUID,
+            uuids=gpus,
             memory_bytes=gpu.memory_bytes,
             compute_capability=gpu.capability,
+            middle=middle,
         )
         tracer = folder / "tracer.json"
         deadline = time.monotonic() + _time_for_the_script(settings.timeout_s)
-        tracer.write_text(json.dumps(_tracer_settings(gpu, settings.steps, out, deadline)), encoding="utf-8")
-        job = _job_environment(environment, launch) | {
+        traced = {
+            "out_dir": str(out),
+            "steps": settings.steps,
+            "max_events": MAX_EVENTS,
+            "deadline": deadline,
+        }
+        traced |= {"middle": middle, "world_size": launch.world_size}
+        tracer.write_text(json.dumps(_tracer_settings(gpu, gpus, traced)), encoding="utf-8")
+        job = _job_environment(environment, launch, middle) | {
             "PATH": _prepended(str(programs), environment.get("PATH", os.defpath)),
         }
         outcome = sandbox.run(
@@ -175,22 +231,25 @@ def _time_for_the_script(timeout_s: float) -> float:
     return timeout_s - min(WRITING_S, timeout_s / 5)
 
 
-def _tracer_settings(gpu: GPU, steps: int, out: Path, deadline: float) -> dict[str, object]:
-    device = {
-        "name": gpu.name,
-        "uuid": GPU_UUID,
-        "memory_bytes": gpu.usable_bytes,
-        "context_bytes": gpu.context_bytes,
-        "compute_capability": gpu.capability,
-        "sm_count": gpu.sm_count,
-        "index": 0,
-    }
+def _tracer_settings(gpu: GPU, uuids: Sequence[str], traced: Mapping[str, object]) -> dict[str, object]:
+    devices = [
+        {
+            "name": gpu.name,
+            "uuid": uuid,
+            "memory_bytes": gpu.usable_bytes,
+            "context_bytes": gpu.context_bytes,
+            "compute_capability": gpu.capability,
+            "sm_count": gpu.sm_count,
+            "index": index,
+        }
+        for index, uuid in enumerate(uuids)
+    ]
     return {
         "library": str(LIBRARY),
-        "devices": [device],
+        "devices": devices,
         "enforce_limit": False,
         "node_dir": None,
-        "trace": {"out_dir": str(out), "steps": steps, "max_events": MAX_EVENTS, "deadline": deadline},
+        "trace": dict(traced),
     }
 
 
@@ -204,8 +263,8 @@ def _command(launch: Launch, folder: Path) -> list[str]:
     return [*launch.script.interpreter, str(copy), *launch.command]
 
 
-def _job_environment(environment: Mapping[str, str], launch: Launch) -> dict[str, str]:
-    """The user's environment with what Slurm sets in a job of one task on one node with one GPU."""
+def _job_environment(environment: Mapping[str, str], launch: Launch, middle: bool) -> dict[str, str]:
+    """The user's environment with what Slurm sets in the batch script of such a job."""
     kept = {name: value for name, value in environment.items() if not name.startswith(CLUSTER_VARIABLES)}
     options = launch.script.options if launch.script else {}
     cpus = options.get("cpus-per-task") or options.get("c") or "1"
@@ -213,28 +272,15 @@ def _job_environment(environment: Mapping[str, str], launch: Launch) -> dict[str
         "SLURM_JOB_ID": JOB_ID,
         "SLURM_JOBID": JOB_ID,
         "SLURM_JOB_NAME": launch.script.job_name if launch.script else launch.name,
-        "SLURM_JOB_NODELIST": "localhost",
-        "SLURM_NODELIST": "localhost",
-        "SLURM_JOB_NUM_NODES": "1",
-        "SLURM_NNODES": "1",
-        "SLURM_NTASKS": "1",
-        "SLURM_NPROCS": "1",
-        "SLURM_NTASKS_PER_NODE": "1",
-        "SLURM_TASKS_PER_NODE": "1",
         "SLURM_CPUS_ON_NODE": cpus,
         "SLURM_CPUS_PER_TASK": cpus,
-        "SLURM_GPUS_ON_NODE": "1",
-        "SLURM_JOB_GPUS": "0",
-        "SLURM_PROCID": "0",
-        "SLURM_LOCALID": "0",
-        "SLURM_NODEID": "0",
-        "SLURM_GTIDS": "0",
-        "SLURMD_NODENAME": "localhost",
         "SLURM_SUBMIT_HOST": "localhost",
         "SLURM_SUBMIT_DIR": str(launch.cwd),
-        "CUDA_VISIBLE_DEVICES": "0",
-        "GPU_DEVICE_ORDINAL": "0",
     }
+    job |= layout.slurm_variables(launch.layout, launch.script)
+    if launch.world_size and launch.script is None and not layout.is_launched(launch.command):
+        rank = launch.world_size // 2 if middle else 0
+        job |= layout.worker_variables(launch.world_size, rank, launch.layout.gpus)
     if launch.script and launch.script.partition:
         job["SLURM_JOB_PARTITION"] = launch.script.partition
     array = options.get("array") or options.get("a")

@@ -71,6 +71,10 @@ class Estimate(_Section):
     """How an estimate is made and rounded."""
 
     steps: Annotated[int, Field(ge=1, le=1000, description="optimizer steps to trace")] = 3
+    ranks: Annotated[
+        int,
+        Field(ge=1, le=2, description="ranks of a distributed job to trace"),
+    ] = 2
     timeout_s: Annotated[int, Field(ge=1, le=3600, description="wall time of a traced run")] = 100
     memory_mib: Annotated[int, Field(ge=256, description="host memory of a traced run, MiB")] = 8192
     require_containment: bool = Field(

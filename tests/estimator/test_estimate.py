@@ -123,12 +123,39 @@ def test_other_allocator_settings_count_as_recorded(gpu):
     assert "rules that are not known here" in notes(unexplained)
 
 
-def test_several_processes_count_by_the_largest(gpu):
-    traces = [training(100).trace(argv=["a.py"]), silent(), training(300).trace(argv=["b.py"])]
-    made = estimate(traces, gpu, Settings())
-    assert made.reserved_peak_bytes == 300 * MIB
+def test_processes_one_after_another_count_by_the_largest(gpu):
+    first = training(100).trace(argv=["a.py"], started_ns=1, ended_ns=5)
+    second = training(300).trace(argv=["b.py"], started_ns=5, ended_ns=9)
+    made = estimate([first, silent(), second], gpu, Settings())
+    assert (made.reserved_peak_bytes, made.status) == (300 * MIB, "exact")
+
+
+def test_processes_side_by_side_on_one_gpu_are_added(gpu):
+    first = training(100).trace(pid=1, started_ns=1, ended_ns=6)
+    second = training(300).trace(pid=2, started_ns=5, ended_ns=9)
+    made = estimate([first, second], gpu, Settings())
+    assert made.reserved_peak_bytes == made.allocated_peak_bytes == 400 * MIB
+    assert made.outside_allocator_bytes == 2 * gpu.context_bytes
+    assert sum(made.by_owner.values()) == made.reserved_peak_bytes
     assert made.status == "bounded"
-    assert "2 Python processes used the GPU" in notes(made)
+    assert "2 processes use GPU 0 at the same time" in notes(made)
+
+
+def test_of_several_gpus_the_fullest_counts_and_all_are_told(gpu):
+    traces = [training(size).trace(device=device) for device, size in enumerate((100, 300, 200))]
+    made = estimate(traces, gpu, Settings())
+    assert (made.reserved_peak_bytes, made.status) == (300 * MIB, "exact")
+    assert [(one.gpu, one.reserved_peak_bytes // MIB) for one in made.per_gpu] == [
+        (0, 100),
+        (1, 300),
+        (2, 200),
+    ]
+
+
+def test_ranks_are_told(gpu):
+    traces = [training(100).trace(world_size=8), training(90).trace(device=2, rank=4, world_size=8)]
+    made = estimate(traces, gpu, Settings())
+    assert (made.world_size, [one.rank for one in made.per_gpu]) == (8, [0, 4])
 
 
 def test_notes_name_the_process_if_there_are_several(gpu):

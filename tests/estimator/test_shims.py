@@ -17,7 +17,7 @@ def programs(tmp_path: Path) -> Path:
     shims.write(
         folder,
         name="NVIDIA A100 80GB PCIe",
-        uuid="GPU-1",
+        uuids=["GPU-1"],
         memory_bytes=81920 * 1024**2,
         compute_capability=(8, 0),
     )
@@ -49,8 +49,41 @@ def test_srun_drops_its_options_and_keeps_the_command(programs: Path, options: s
 
 
 def test_srun_runs_one_task_where_it_is_told(programs: Path, tmp_path: Path) -> None:
-    assert run(programs, "srun -n 4 sh -c 'echo $SLURM_PROCID $SLURM_LOCALID $SLURM_NTASKS'") == "0 0 1\n"
+    assert run(programs, "srun -n 4 sh -c 'echo $SLURM_PROCID $SLURM_LOCALID $SLURM_NTASKS'") == "0 0 4\n"
     assert run(programs, f"srun --chdir={tmp_path} pwd; srun -D / pwd", Path("/")) == f"{tmp_path}\n/\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "rank", "tasks"),
+    [
+        ("", "2 0 1", 4),
+        ("-N 1 -n1", "0 0 0", 1),
+        ("--ntasks=8", "4 0 1", 8),
+        ("--ntasks-per-node 3", "3 0 1", 6),
+    ],
+)
+def test_srun_may_run_the_middle_task(tmp_path: Path, options: str, rank: str, tasks: int) -> None:
+    folder = tmp_path / "bin"
+    shims.write(
+        folder, name="A", uuids=["1", "2"], memory_bytes=1, compute_capability=(8, 0), middle=True
+    )  # fmt: skip
+    told = "echo $SLURM_PROCID $SLURM_LOCALID $SLURM_NODEID $SLURM_NTASKS"
+    assert run(folder, f"export SLURM_NNODES=2; srun {options} sh -c '{told}'") == f"{rank} {tasks}\n"
+
+
+def test_a_task_sees_its_own_gpus(programs: Path) -> None:
+    assert run(programs, "srun --gpus-per-task=a100:2 sh -c 'echo $CUDA_VISIBLE_DEVICES'") == "0,1\n"
+
+
+def test_mpirun_drops_its_options_and_tells_of_all_processes(programs: Path) -> None:
+    told = "mpirun -np 8 --mca btl ^openib -x A=1 --bind-to none sh -c 'echo $OMPI_COMM_WORLD_SIZE $A'"
+    assert run(programs, told) == "8 1\n"
+
+
+def test_nvidia_smi_lists_every_gpu(tmp_path: Path) -> None:
+    folder = tmp_path / "bin"
+    shims.write(folder, name="A", uuids=["GPU-1", "GPU-2"], memory_bytes=1, compute_capability=(8, 0))
+    assert run(folder, "nvidia-smi --query-gpu=index,uuid --format=csv,noheader") == "0, GPU-1\n1, GPU-2\n"
 
 
 def test_srun_gives_back_the_status_of_its_task(programs: Path) -> None:

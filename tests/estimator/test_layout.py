@@ -1,0 +1,63 @@
+"""Nodes, tasks and GPUs, as batch scripts and launchers ask for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from estimator import layout
+from estimator.batch_script import parse
+from estimator.layout import Layout
+
+
+def script(*options: str) -> Layout:
+    lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in options)]
+    return layout.of_script(parse(Path("train.sh"), "\n".join(lines)))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ([], Layout()),
+        (["--gres=gpu:4"], Layout(1, 1, 4)),
+        (["--nodes=2", "--gpus-per-node=4"], Layout(2, 2, 4)),
+        (["-N2", "--gpus-per-node=a100:4", "--ntasks-per-node=4"], Layout(2, 8, 4)),
+        (["-n 8", "--gpus-per-task=1", "-N 2"], Layout(2, 8, 4, 1)),
+        (["--gpus=8", "-N 2"], Layout(2, 2, 4)),
+        (["--ntasks=8", "--ntasks-per-node=4", "--gres=gpu:4"], Layout(2, 8, 4)),
+        (["--gpus=8", "--nodes=2", "--ntasks-per-gpu=1"], Layout(2, 8, 4)),
+        (["--gres=gpu:99"], Layout(1, 1, layout.MOST_GPUS)),
+    ],
+)
+def test_a_batch_script(options: list[str], expected: Layout) -> None:
+    assert script(*options) == expected
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("python train.py --n 4", Layout()),
+        ("torchrun --nproc_per_node=4 train.py --nnodes 9", Layout(1, 1, 4)),
+        ("torchrun --nnodes 2:4 --nproc-per-node 8 train.py", Layout(2, 2, 8)),
+        ("python -m torch.distributed.run --nproc_per_node 2 train.py", Layout(1, 1, 2)),
+        ("accelerate launch --multi_gpu --num_processes 4 train.py", Layout(1, 1, 4)),
+        ("deepspeed --num_gpus 2 train.py", Layout(1, 1, 2)),
+        ("srun -n 4 python train.py", Layout(1, 4, 4)),
+        ("mpirun -np 16 python train.py", Layout(1, 16, 16)),
+    ],
+)
+def test_a_command(command: str, expected: Layout) -> None:
+    assert layout.of_command(command.split()) == expected
+
+
+def test_ranks_that_are_asked_for_are_spread_over_nodes() -> None:
+    assert Layout().with_ranks(4) == Layout(1, 1, 4)
+    assert Layout().with_ranks(16) == Layout(2, 2, 8)
+    assert Layout(2, 8, 4).with_ranks(32) == Layout(8, 32, 4)
+
+
+def test_slurm_tells_the_batch_script() -> None:
+    told = layout.slurm_variables(Layout(2, 8, 4), None)
+    names = ("SLURM_NNODES", "SLURM_NTASKS", "SLURM_TASKS_PER_NODE", "CUDA_VISIBLE_DEVICES")
+    assert [told[name] for name in names] == ["2", "8", "4(x2)", "0,1,2,3"]

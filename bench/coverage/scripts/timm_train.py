@@ -26,7 +26,7 @@ def make_loaders(args, config):
     return (
         create_loader(
             train, batch_size=args.batch_size, is_training=True, re_prob=0.25, re_mode="pixel", color_jitter=0.4,
-            auto_augment="rand-m9-mstd0.5-inc1", **common,
+            auto_augment="rand-m7-mstd0.5-inc1", **common,
         ),
         create_loader(val, batch_size=args.batch_size, is_training=False, crop_pct=config["crop_pct"], **common),
     )  # fmt: skip

@@ -2,8 +2,8 @@
 
     python -m bench.coverage [--only GLOB]... [--jobs N] [--json FILE [--resume]] [--list]
 
-The page is written when every row has a result. Exit status: 0, 1 if a row is worse than its file says,
-2 for wrong usage.
+FILE keeps the results of all rows that ever ran; the page is written when every row has one. Exit status: 0,
+1 if a row is worse than its file says, 2 for wrong usage.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def main() -> int:
     if options.list:
         print("\n".join(f"{row.group}: {row.name}" for row in chosen))
         return 0
-    results = _kept(options.json) if options.resume else {}
-    todo = [row for row in chosen if row.name not in results]
+    results = _earlier(options.json)
+    todo = [row for row in chosen if not (options.resume and _is_good(results.get(row.name)))]
     for number, result in enumerate(run_all(todo, options.jobs), start=1):
         results[result.name] = result
         print(f"{number:3}/{len(todo)} {_progress(result)}", flush=True)
@@ -66,8 +66,8 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--only", metavar="GLOB", action="append", default=[], help="rows or groups to run")
     parser.add_argument("--jobs", metavar="N", type=int, default=max(1, min(4, os.cpu_count() or 1)))
-    parser.add_argument("--json", metavar="FILE", type=Path, help="write the results there, too")
-    parser.add_argument("--resume", action="store_true", help="take the good results in FILE as they are")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="keep the results there, too")
+    parser.add_argument("--resume", action="store_true", help="run only what has no good result in FILE")
     parser.add_argument("--list", action="store_true", help="print the rows and run none")
     options = parser.parse_args()
     if options.resume and options.json is None:
@@ -77,12 +77,16 @@ def _options() -> argparse.Namespace:
     return options
 
 
-def _kept(path: Path) -> dict[str, Result]:
-    """The results of an earlier run that were as they should be."""
-    if not path.is_file():
+def _earlier(path: Path | None) -> dict[str, Result]:
+    """The results that an earlier run has left in FILE."""
+    if path is None or not path.is_file():
         return {}
     found = [Result.model_validate(one) for one in json.loads(path.read_text(encoding="utf-8"))]
-    return {result.name: result for result in found if result.status is not None and not result.fault}
+    return {result.name: result for result in found}
+
+
+def _is_good(result: Result | None) -> bool:
+    return result is not None and result.status is not None and result.fault is None
 
 
 def _write(path: Path, rows: Sequence[Row], results: dict[str, Result]) -> None:

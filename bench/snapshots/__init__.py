@@ -138,7 +138,3 @@ def main() -> int:
     else:
         print(f"{exact}/{len(paths)} exact")
     return 0 if exact == len(paths) else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,7 @@
+"""`python -m bench.snapshots FOLDER`."""
+
+import sys
+
+from bench.snapshots import main
+
+sys.exit(main())

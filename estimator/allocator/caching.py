@@ -31,7 +31,7 @@ class Allocator:
 
     Counters as in `torch.cuda.memory_stats`: bytes `allocated`, `active` (allocated, or freed and waiting for
     another stream), `requested` (of the active ones, before rounding), `reserved`, and their peaks;
-    `retries` (`num_alloc_retries`), `ooms`, `device_allocs`, `device_frees`.
+    `retries` (`num_alloc_retries`), `ooms`, `device_allocs`, `device_frees`, `syncs` (`num_sync_all_streams`).
     """
 
     def __init__(
@@ -47,6 +47,7 @@ class Allocator:
         self.segments = 0
         self.retries = self.ooms = 0
         self.device_allocs = self.device_frees = 0
+        self.syncs = 0
         self.live: dict[int, Block] = {}  # by handle
         self.awaiting_free: dict[int, Block] = {}  # by handle; freed, but in use on another stream
         self.obtained: list[int] = []  # bytes of each segment (or mapped range), since the caller cleared it
@@ -56,6 +57,7 @@ class Allocator:
         self._private: dict[int, PoolOwner] = {}
         self._freeable: dict[int, PoolOwner] = {}
         self._underway: list[tuple[PoolOwner, int | None]] = []
+        self._captures: list[int] = []  # private pools
         self._expandable_segments: list[ExpandableSegment] = []
         self.configure(config)
 
@@ -157,7 +159,8 @@ class Allocator:
 
     def empty_cache(self) -> None:
         """Gives all segments back that are not in use (`torch.cuda.empty_cache`, `release_cached_blocks`)."""
-        if not self._underway:
+        if not self._captures:
+            self.syncs += 1
             for handle in list(self.awaiting_free):
                 self.complete_free(handle)
             self._release_blocks(self._default)
@@ -169,10 +172,10 @@ class Allocator:
 
     # private pools
 
-    def begin_allocate_to_pool(self, pool: int, stream: int | None = None) -> None:
+    def begin_allocate_to_pool(self, pool: int, stream: int | None = None, is_capture: bool = False) -> None:
         """From now on, allocations (of `stream`, None: of all) come from a private pool.
 
-        A CUDA graph's capture and `torch.cuda.use_mem_pool` begin like that. Until `end_allocate_to_pool` no
+        A CUDA graph's capture and `torch.cuda.use_mem_pool` begin like that. Until the end of a capture no
         cached memory is freed, whatever happens.
         """
         owner = self._private.get(pool)
@@ -180,10 +183,13 @@ class Allocator:
             owner = self._private[pool] = PoolOwner(pool)
         owner.uses += 1
         self._underway.append((owner, stream))
+        if is_capture or self.config.any_pool_is_a_capture:
+            self._captures.append(pool)
 
     def end_allocate_to_pool(self, pool: int) -> None:
         """Ends what `begin_allocate_to_pool` began."""
         self._underway = [entry for entry in self._underway if entry[0].id != pool]
+        self._captures = [capture for capture in self._captures if capture != pool]
 
     def release_pool(self, pool: int) -> None:
         """One use less, for each that began; after the last one, unused segments can be freed."""
@@ -191,6 +197,11 @@ class Allocator:
         owner.uses -= 1
         if owner.uses == 0:
             self._freeable[pool] = owner
+
+    @property
+    def is_capturing(self) -> bool:
+        """Whether a CUDA graph is captured, so that nothing may be waited for."""
+        return bool(self._captures)
 
     # what there is
 
@@ -203,9 +214,10 @@ class Allocator:
             OutOfMemoryError: there is no room for it.
             ReplayError: another segment lies there.
         """
-        if not self.device.take(segment.size):
+        address = self.device.malloc(segment.size, segment.address)
+        if address is None:
             raise OutOfMemoryError
-        if self.device.segments.place(segment.size, segment.address) != segment.address:
+        if address != segment.address:
             raise ReplayError("two segments lie at one address")
         pool = self._default.pool(segment.stream, segment.is_small)
         order = self._next_order()
@@ -249,6 +261,13 @@ class Allocator:
         """Bytes of free blocks whose segments cannot be freed; 0 in expandable segments."""
         return 0 if self.config.expandable_segments else self.reserved - self.active - self._whole
 
+    @property
+    def inactive_splits(self) -> int:
+        """How many such blocks there are (`inactive_split`)."""
+        if self.config.expandable_segments:
+            return 0
+        return sum(block.is_split for pool in self.pools() for block in pool)
+
     # finding a block
 
     def _owner_for(self, stream: int) -> PoolOwner:
@@ -286,7 +305,7 @@ class Allocator:
         block = self._alloc_block(pool, size, segment_address)
         if block is None and self._release_available_cached_blocks(pool, size):
             block = self._alloc_block(pool, size, segment_address)
-        if block is None and not self._underway:
+        if block is None and not self._captures:
             self.empty_cache()
             self.retries += 1
             block = self._alloc_block(pool, size, segment_address)
@@ -304,9 +323,9 @@ class Allocator:
             expanded = self._try_allocate_expandable_block(pool, size)
             pool.owner.segments += expanded is not None
             return expanded
-        if not self.device.take(segment_size):
+        address = self.device.malloc(segment_size, segment_address)
+        if address is None:
             return None
-        address = self.device.segments.place(segment_size, segment_address)
         block = Block(address, segment_size, self._next_order(), pool)
         pool.owner.segments += 1
         self.segments += 1
@@ -346,8 +365,7 @@ class Allocator:
         for block in blocks:
             block.pool.erase(block)
             block.pool.owner.segments -= 1
-            self.device.segments.remove(block.address, block.size)
-            self.device.give_back(block.size)
+            self.device.free(block.address, block.size)
             self.segments -= 1
             self.reserved -= block.size
             self._whole -= block.size

@@ -70,9 +70,20 @@ class Device:
         self.segments = AddressSpace(self.SEGMENTS)
         self.virtual = AddressSpace(self.EXPANDABLE)
 
+    def malloc(self, size: int, wanted: int | None = None) -> int | None:
+        """The address of a new segment (`cudaMalloc`), the wanted one if it is free; None: no room."""
+        if not self.take(size):
+            return None
+        return self.segments.place(_whole_pages(size), wanted)
+
+    def free(self, address: int, size: int) -> None:
+        """Gives a segment back (`cudaFree`)."""
+        self.segments.remove(address, _whole_pages(size))
+        self.give_back(size)
+
     def take(self, size: int) -> bool:
         """Whether there was room for `size` bytes; they are taken then."""
-        size = -(-size // PAGE) * PAGE
+        size = _whole_pages(size)
         if self.used + size > self.capacity:
             return False
         self.used += size
@@ -80,4 +91,8 @@ class Device:
 
     def give_back(self, size: int) -> None:
         """Frees what `take` took."""
-        self.used -= -(-size // PAGE) * PAGE
+        self.used -= _whole_pages(size)
+
+
+def _whole_pages(size: int) -> int:
+    return -(-size // PAGE) * PAGE

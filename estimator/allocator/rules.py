@@ -47,6 +47,7 @@ class AllocatorConfig:
     memory_fraction: float | None = None
     throw_on_cudamalloc_oom: bool = False
     whole_fraction_is_a_limit: bool = False
+    any_pool_is_a_capture: bool = False
 
     def round_size(self, size: int) -> int:
         """Bytes of the block that a request of `size` bytes gets (`round_size`)."""

@@ -1,0 +1,95 @@
+"""Finds differences, and makes them short."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from estimator.allocator import AllocatorConfig
+from tests.estimator.fuzz.commands import Command, Session
+from tests.estimator.fuzz.simulated import OBSERVED, Simulated
+
+Run = Callable[[Session], tuple[list[list], str | None]]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where the two part."""
+
+    session: Session
+    at: int
+    texts: tuple[str, ...]
+
+    def __str__(self) -> str:
+        header = f"settings {self.session.conf_text() or '(none)'}, {self.session.capacity >> 20} MiB, seed {self.session.seed}"
+        commands = [f"  {' '.join(map(str, command))}" for command in self.session.commands[: self.at + 1]]
+        return "\n".join([header, *commands, *self.texts])
+
+
+def compare(session: Session, config: AllocatorConfig, real: Run) -> Difference | None:
+    """The first difference between torch and the simulator, if there is one."""
+    theirs, error = real(session)
+    return difference(session, config, theirs, error)
+
+
+def difference(session: Session, config: AllocatorConfig, theirs: list[list], error: str | None) -> Difference | None:
+    """The same for what torch has answered already."""
+    simulated = Simulated(session, config)
+    for at, command in enumerate(session.commands):
+        if at >= len(theirs):
+            return Difference(session, at, (f"torch failed: {(error or '').strip()[-1500:]}",))
+        try:
+            ours = [simulated.do(*command), *simulated.observe()]
+        except Exception as failure:
+            return Difference(session, at, (f"the simulator failed: {failure!r}",))
+        if ours != theirs[at]:
+            texts = [
+                f"{name}: torch {one!s:.300}, simulator {other!s:.300}"
+                for name, one, other in zip(OBSERVED, theirs[at], ours, strict=True)
+                if one != other
+            ]
+            return Difference(session, at, tuple(texts))
+    return None
+
+
+def shrink(found: Difference, config: AllocatorConfig, real: Run, seconds: float = 20) -> Difference:
+    """A difference with fewer commands: halves, quarters, ... are left out as long as one remains."""
+    best = found
+    commands: list[Command] = found.session.commands[: found.at + 1]
+    size = max(len(commands) // 2, 1)
+    deadline = time.monotonic() + seconds
+    while size and time.monotonic() < deadline:
+        begin = 0
+        while begin < len(commands) and time.monotonic() < deadline:
+            fewer = commands[:begin] + commands[begin + size :]
+            shorter = compare(found.session.with_commands(fewer), config, real) if _sound(fewer) else None
+            if shorter is not None and not any("torch failed" in text for text in shorter.texts):
+                best, commands = shorter, fewer[: shorter.at + 1]
+            else:
+                begin += size
+        size //= 2
+    return best
+
+
+def _sound(commands: list[Command]) -> bool:
+    """Whether pools are begun, ended and released in an order that torch allows."""
+    underway: list[int] = []
+    uses: list[int] = []
+    for what, *values in commands:
+        if what == "empty_cache" and underway:
+            return False  # old versions do not survive that
+        if what == "begin":
+            if underway:
+                return False
+            underway.append(values[0])
+            uses.append(values[0])
+        elif what == "end":
+            if values[0] not in underway:
+                return False
+            underway.remove(values[0])
+        elif what == "release_pool":
+            if values[0] not in uses or values[0] in underway:
+                return False
+            uses.remove(values[0])
+    return True

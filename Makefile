@@ -1,5 +1,5 @@
 # `make setup` is part of every other target; it takes a second when nothing is to be done.
-.PHONY: setup demo test lint bench coverage
+.PHONY: setup demo test lint bench coverage fuzz
 
 # looked up when used: setup makes it, and may make it a link to a place that ordinary users can enter
 BIN = $(shell readlink -f .venv)/bin
@@ -28,3 +28,10 @@ coverage: setup
 bench: setup
 	@for bench in $$(ls bench/*.py | grep -v __init__); do \
 	  echo "== $$bench"; $(BIN)/python -m "bench.$$(basename $$bench .py)" || exit 1; done
+
+# PyTorch's own allocator against our simulator; the pythons in TORCHES have a torch for CUDA each
+TORCHES ?= $(BIN)/python
+COMMANDS ?= 500000
+SEED ?= 0
+fuzz: setup
+	$(BIN)/python -m tests.estimator.fuzz --commands $(COMMANDS) --seed $(SEED) $(TORCHES)

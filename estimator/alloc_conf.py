@@ -1,8 +1,9 @@
 """`PYTORCH_ALLOC_CONF` and `PYTORCH_CUDA_ALLOC_CONF`, read as torch reads them, with torch's errors.
 
-Since torch 2.9 two parsers of PyTorch read the same text one after the other (`c10/core/AllocatorConfig.cpp`,
-`c10/cuda/CUDAAllocatorConfig.cpp`); before, there was one, which was stricter. What a version does not know is
-an error in it. Options of host memory (`pinned_...`) are checked and have no effect here.
+Since torch 2.9 two parsers of PyTorch read the same text one after the other, those of
+`c10/core/AllocatorConfig.cpp` and `c10/cuda/CUDAAllocatorConfig.cpp`; before, there was one, which was
+stricter. What a version does not know is an error in it. Options of host memory (`pinned_...`) are checked
+and have no effect here.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from estimator.allocator.rules import INTERVALS, MIB, NO_DIVISIONS, UNLIMITED, AllocatorConfig
+from estimator.allocator.rules import INTERVALS, LARGE_BUFFER, MIB, NO_DIVISIONS, UNLIMITED, AllocatorConfig
 
 Version = tuple[int, int]
 
@@ -60,8 +61,8 @@ def rules_of(version: Version) -> AllocatorConfig:
 def from_environment(environment: Mapping[str, str], version: Version = LATEST) -> AllocConf:
     """The settings of a process with these environment variables.
 
-    Since torch 2.9 the options of the device's memory come from `PYTORCH_ALLOC_CONF` if that is set, and those
-    that only CUDA has from `PYTORCH_CUDA_ALLOC_CONF` if that is set; before, all came from the latter.
+    Since torch 2.9 the options of the device's memory come from `PYTORCH_ALLOC_CONF` if that is set, and
+    those that only CUDA has from `PYTORCH_CUDA_ALLOC_CONF` if that is set; before, all came from the latter.
 
     Raises:
         AllocConfError: as torch would.
@@ -95,6 +96,8 @@ def parse(text: str, version: Version = LATEST) -> AllocConf:
 
 def _both(common: _Common, cuda: _Cuda, version: Version) -> AllocConf:
     found = common.found | cuda.found
+    if version >= (2, 10):  # forgotten with each text, in favour of the size of large segments
+        found.setdefault("max_non_split_rounding_size", found.get("large_segment_size", LARGE_BUFFER))
     return AllocConf(cuda.backend, replace(rules_of(version), **found))  # type: ignore[arg-type]
 
 
@@ -126,12 +129,12 @@ class _Tokens:
 
     def flag(self, at: int) -> bool:
         """True or False, in these letters."""
-        token = self[at]
-        if token not in ("True", "False"):
+        word = self[at]
+        if word not in ("True", "False"):
             raise AllocConfError(
-                f"Expected 'True' or 'False' at index {at} in ConfigTokenizer but got '{token}'"
+                f"Expected 'True' or 'False' at index {at} in ConfigTokenizer but got '{word}'"
             )
-        return token == "True"
+        return word == "True"
 
 
 def _stod(token: str) -> float:
@@ -253,9 +256,7 @@ class _Common:
                 at += 1
             at += 1
         if at >= len(tokens):
-            raise AllocConfError(
-                "Expected closing bracket ']' in ConfigTokenizer but reached end of config"
-            )
+            raise AllocConfError("Expected closing bracket ']' in ConfigTokenizer but reached end of config")
         self.found["roundup_power2_divisions"] = tuple(divisions)
         return at
 
@@ -310,7 +311,8 @@ class _Cuda:
             raise AllocConfError(f"Number of register threads has to be power of 2, got {threads}")
         if threads > MAX_REGISTER_THREADS:
             raise AllocConfError(
-                f"Number of register threads should be less than or equal to {MAX_REGISTER_THREADS}, got {threads}"
+                "Number of register threads should be less than or equal to "
+                f"{MAX_REGISTER_THREADS}, got {threads}"
             )
         return at
 
@@ -359,6 +361,8 @@ class _Legacy:
     def __init__(self, version: Version) -> None:
         self.found: dict[str, object] = {}
         self.backend = "native"
+        self._is_strict = version >= (2, 8)
+        self._divisions = "divisions" if self._is_strict else "divisons"
         self.keys: dict[str, Callable[[list[str], int], None]] = {
             "max_split_size_mb": self._max_split_size,
             "garbage_collection_threshold": self._threshold,
@@ -444,7 +448,7 @@ class _Legacy:
         if tokens[at] != "[":
             value = _stoi(tokens[at])
             if not _power_of_2(value):
-                raise AllocConfError("For roundups, the divisons has to be power of 2 ")
+                raise AllocConfError(f"For roundups, the {self._divisions} has to be power of 2 ")
             self.found["roundup_power2_divisions"] = (value,) * INTERVALS
             return at
         divisions = list(NO_DIVISIONS)
@@ -460,7 +464,7 @@ class _Legacy:
             value = _stoi(tokens[at])
             if value and not _power_of_2(value):
                 raise AllocConfError(
-                    "For roundups, the divisons has to be power of 2 or 0 to disable roundup "
+                    f"For roundups, the {self._divisions} has to be power of 2 or 0 to disable roundup "
                 )
             if boundary == ">":
                 divisions[last:] = [value] * (INTERVALS - last)
@@ -474,7 +478,7 @@ class _Legacy:
                     first = False
                 divisions[last] = value
             at += 1
-            if at < len(tokens) and tokens[at] != "]":
+            if (at < len(tokens) or self._is_strict) and tokens[at : at + 1] != ["]"]:
                 _expect(tokens, at, ",")
                 at += 1
         self.found["roundup_power2_divisions"] = tuple(divisions)

@@ -1,50 +1,111 @@
-"""The least memory in which a recorded history still runs."""
+"""The least memory that a job can live in: the smallest capacity in which its history still runs.
+
+A larger capacity is not always enough where a smaller one is: when memory runs out, cached segments are
+freed, and what is cut and cached afterwards differs from then on. So the answer of a bisection could be a
+capacity above which the job fails again, and one below which it runs might be missed.
+
+What is known for certain bounds the search. Below the most bytes that are in use at one time nothing runs;
+with what is reserved where there is no limit, and with more, the job runs without a retry. The search
+bisects between these two, in pages of 2 MiB, for a capacity in which the job runs while it fails in one page
+less. Then it looks at some capacities in between for the two surprises: a smaller one in which the job runs
+after all, and a larger one in which it fails. A failure above the answer moves it up, above that failure: it
+is safe as far as was looked. Where certainty is wanted, `probes=None` looks at every page.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from estimator.allocator import DEFAULT_CONFIG, AllocatorConfig, History, Replay, replay
+from estimator.allocator import DEFAULT_CONFIG, UNLIMITED, AllocatorConfig, History, Replay, replay
+from estimator.allocator.device import PAGE
 from estimator.held import HeldSegment
 
-PAGE = 2 * 1024**2  # the device hands memory out in pieces of this
+PROBES = 4  # capacities that are looked at beyond the bisection, on either side
 
 
 @dataclass(frozen=True, slots=True)
-class Least:
-    """The least capacity found (bytes), and how often the allocator frees its cache to live in it."""
+class LeastCapacity:
+    """What a job needs; bytes, multiples of 2 MiB.
+
+    `capacity`: it runs with this and, as far as was looked, with more. `replay`: how it runs there.
+    `least`: the smallest capacity in which a replay succeeded, below `capacity` only where more memory was
+    seen to be not enough. `ceiling`: what it takes if it may. `replays`: how many the search took.
+    """
 
     capacity: int
-    retries: int
+    least: int
+    ceiling: int
+    replay: Replay
+    replays: int
 
 
 def least_capacity(
     history: History,
     config: AllocatorConfig = DEFAULT_CONFIG,
-    initial: Iterable[HeldSegment] = (),
-    unlimited: Replay | None = None,
-    resolution: int = PAGE,
-) -> Least:
-    """Halves the interval between what is in use at most and what is reserved where there is no limit.
+    initial: Sequence[HeldSegment] = (),
+    probes: int | None = PROBES,
+) -> LeastCapacity | None:
+    """The smallest capacity in which `history` runs under `config`, retries allowed.
 
-    The history runs in the capacity that is returned, and not in `resolution` bytes less. Fragmentation does
-    not always grow as memory shrinks, so it may run in a smaller one still. `unlimited` is the replay without
-    limit, if it is known.
+    None: it does not run even where there is no limit. `config.memory_fraction` is left out of account: it is
+    a limit of its own.
 
     Raises:
         ReplayError: the history contradicts itself.
     """
-    held = tuple(initial)
-    most = unlimited or replay(history, config=config, initial=held)
-    low, high = -(-most.allocated_peak // PAGE) - 1, -(-most.reserved_peak // PAGE)
-    retries = most.retries
-    resolution = max(resolution, PAGE)
-    while (high - low) * PAGE > resolution:
-        middle = (low + high) // 2
-        done = replay(history, middle * PAGE, config, held)
-        if done.oom is None:
-            high, retries = middle, done.retries
-        else:
-            low = middle
-    return Least(high * PAGE, retries)
+    free = replay(history, UNLIMITED, config, initial)
+    if free.oom is not None:
+        return None
+    search = _Search(lambda capacity: replay(history, capacity, config, initial), free)
+    return search.run(probes)
+
+
+class _Search:
+    """Over capacities in pages."""
+
+    def __init__(self, at: Callable[[int], Replay], free: Replay) -> None:
+        self._at = at
+        self.floor = -(-sum(block.requested for block in free.live) // PAGE)
+        self.ceiling = -(-free.reserved_peak // PAGE)
+        self.known: dict[int, Replay] = {self.ceiling: free}
+        self.replays = 1
+
+    def runs(self, pages: int) -> bool:
+        if pages not in self.known:
+            self.known[pages] = self._at(pages * PAGE)
+            self.replays += 1
+        return self.known[pages].oom is None
+
+    def run(self, probes: int | None) -> LeastCapacity:
+        answer = self._bisect(self.floor, self.ceiling)
+        for pages in self._between(answer + 1, self.ceiling, probes):
+            if pages > answer and not self.runs(pages):
+                answer = self._bisect(pages + 1, self.ceiling)
+        for pages in self._between(self.floor, answer - 1, probes):
+            if self.runs(pages):
+                self._bisect(self.floor, pages)
+        failing = [pages for pages, done in self.known.items() if done.oom is not None]
+        running = [pages for pages, done in self.known.items() if done.oom is None]
+        safe = min(pages for pages in running if pages > max(failing, default=-1))
+        return LeastCapacity(
+            safe * PAGE, min(running) * PAGE, self.ceiling * PAGE, self.known[safe], self.replays
+        )
+
+    def _bisect(self, low: int, high: int) -> int:
+        """Pages in [`low`, `high`] with which it runs, and with one less it fails or `low` is reached."""
+        while low < high:
+            middle = (low + high) // 2
+            if self.runs(middle):
+                high = middle
+            else:
+                low = middle + 1
+        return high
+
+    @staticmethod
+    def _between(low: int, high: int, count: int | None) -> list[int]:
+        """`count` numbers of pages in [`low`, `high`], each in the middle of a part; None: all."""
+        width = high - low + 1
+        if count is None or width <= count:
+            return list(range(low, high + 1))
+        return [low + (2 * part + 1) * width // (2 * count) for part in range(count)]

@@ -31,7 +31,8 @@ class Allocator:
 
     Counters as in `torch.cuda.memory_stats`: bytes `allocated`, `active` (allocated, or freed and waiting for
     another stream), `requested` (of the active ones, before rounding), `reserved`, and their peaks;
-    `retries` (`num_alloc_retries`), `ooms`, `device_allocs`, `device_frees`, `syncs` (`num_sync_all_streams`).
+    `retries` (`num_alloc_retries`), `ooms`, `device_allocs`, `device_frees`, and `syncs`, how often all
+    streams were waited for (`num_sync_all_streams`).
     """
 
     def __init__(

@@ -13,7 +13,9 @@ from tests.estimator.fuzz.oracle import Oracle
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.estimator.fuzz", description=__doc__)
-    parser.add_argument("pythons", nargs="*", default=[sys.executable], metavar="PYTHON", help="has a torch for CUDA")
+    parser.add_argument(
+        "pythons", nargs="*", default=[sys.executable], metavar="PYTHON", help="has a torch for CUDA"
+    )
     parser.add_argument("--commands", type=int, default=500_000, help="for each PYTHON")
     parser.add_argument("--length", type=int, default=1000, help="commands in one session")
     parser.add_argument("--seed", default="0")
@@ -31,13 +33,18 @@ def main() -> int:
             found = campaign.compare(session, oracle.run)
             if found is not None:
                 failed = True
-                print(f"DIFFERENCE under {name}, made short:\n{shrink(found, campaign.config(session), oracle.run)}")
+                print(
+                    f"DIFFERENCE under {name}, made short:\n{shrink(found, campaign.config(session), oracle.run)}"
+                )
                 break
             done += len(session.commands)
             counts[name] = counts.get(name, 0) + len(session.commands)
         oracle.close()
         print("\n".join(f"  {name:15} {count:9,} commands equal" for name, count in counts.items()))
-        print(f"  {done:,} commands in {time.monotonic() - begin:.0f} s, {campaign.ooms:,} out of memory", flush=True)
+        print(
+            f"  {done:,} commands in {time.monotonic() - begin:.0f} s, {campaign.ooms:,} out of memory",
+            flush=True,
+        )
     return int(failed)
 
 

@@ -23,7 +23,7 @@ class Campaign:
         self.length = length
         self.ooms = 0
         self._reset = {name: value for name, value in LASTING.items() if self._knows({name: value})}
-        if self.version >= (2, 13):
+        if self.version >= (2, 10):
             del self._reset["max_non_split_rounding_mb"]  # forgotten with each text
         self._settings = {
             name: [conf for conf in confs if self._knows(conf)]

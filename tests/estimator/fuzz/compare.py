@@ -33,7 +33,9 @@ def compare(session: Session, config: AllocatorConfig, real: Run) -> Difference 
     return difference(session, config, theirs, error)
 
 
-def difference(session: Session, config: AllocatorConfig, theirs: list[list], error: str | None) -> Difference | None:
+def difference(
+    session: Session, config: AllocatorConfig, theirs: list[list], error: str | None
+) -> Difference | None:
     """The same for what torch has answered already."""
     simulated = Simulated(session, config)
     for at, command in enumerate(session.commands):

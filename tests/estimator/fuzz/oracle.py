@@ -29,7 +29,13 @@ class Oracle:
             "name": "NVIDIA A100", "uuid": "GPU-00000000-0000-0000-0000-000000000000", "memory_bytes": TOTAL,
             "context_bytes": CONTEXT, "compute_capability": [8, 0], "sm_count": 108, "index": 0,
         }  # fmt: skip
-        settings = {"library": str(LIBRARY), "devices": [gpu], "enforce_limit": True, "node_dir": None, "trace": None}
+        settings = {
+            "library": str(LIBRARY),
+            "devices": [gpu],
+            "enforce_limit": True,
+            "node_dir": None,
+            "trace": None,
+        }
         tracer = Path(self._folder.name) / "tracer.json"
         tracer.write_text(json.dumps(settings))
         environment = {name: value for name, value in os.environ.items() if "ALLOC_CONF" not in name}

@@ -43,7 +43,10 @@ class Session:
         C._cuda_setMemoryFraction(1.0, 0)
         self.tensors, self.pools, self.underway, self.uses = {}, {}, [], []
         self.ballast = ctypes.c_uint64()
-        assert FAKE.cudaMalloc(ctypes.byref(self.ballast), ctypes.c_size_t(TOTAL - CONTEXT - order["capacity"])) == 0
+        assert (
+            FAKE.cudaMalloc(ctypes.byref(self.ballast), ctypes.c_size_t(TOTAL - CONTEXT - order["capacity"]))
+            == 0
+        )
         memory = ctypes.c_uint64()
         assert FAKE.cudaMalloc(ctypes.byref(memory), ctypes.c_size_t(2 * MIB)) == 0
         FAKE.cudaFree(memory)
@@ -59,7 +62,9 @@ class Session:
 
     def pool(self, number):
         if number not in self.pools:
-            self.pools[number] = C._cuda_MemPool_id() if hasattr(C, "_cuda_MemPool_id") else C._graph_pool_handle()
+            self.pools[number] = (
+                C._cuda_MemPool_id() if hasattr(C, "_cuda_MemPool_id") else C._graph_pool_handle()
+            )
         return self.pools[number]
 
     def do(self, what, *values):
@@ -70,7 +75,7 @@ class Session:
             C._cuda_setStream(stream.stream_id, stream.device_index, stream.device_type)
             try:
                 tensor = torch.empty(size, dtype=torch.uint8, device=DEVICE)
-            except torch.OutOfMemoryError if hasattr(torch, "OutOfMemoryError") else torch.cuda.OutOfMemoryError:
+            except torch.cuda.OutOfMemoryError:
                 return "out of memory"
             self.tensors[handle] = tensor
             return self.address(tensor.data_ptr())
@@ -111,7 +116,10 @@ class Session:
                 [
                     self.address(segment["address"]),
                     segment["segment_type"] == "small",
-                    [[b["size"], b["requested_size"] if b["state"] != "inactive" else 0, b["state"]] for b in segment["blocks"]],
+                    [
+                        [b["size"], b["requested_size"] if b["state"] != "inactive" else 0, b["state"]]
+                        for b in segment["blocks"]
+                    ],
                 ]
             )
         return sorted(segments)

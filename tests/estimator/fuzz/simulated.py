@@ -61,7 +61,11 @@ class Simulated:
     def snapshot(self) -> list:
         """[address, whether it is small, blocks] of each segment."""
         return [
-            [segment.address, segment.is_small, [[block.size, block.requested, _state(block.state)] for block in segment.blocks]]
+            [
+                segment.address,
+                segment.is_small,
+                [[block.size, block.requested, _state(block.state)] for block in segment.blocks],
+            ]
             for segment in capture(self.allocator)
         ]
 

@@ -14,7 +14,8 @@ is safe as far as was looked. Where certainty is wanted, `probes=None` looks at 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from estimator.allocator import DEFAULT_CONFIG, UNLIMITED, AllocatorConfig, History, Replay, replay
@@ -28,54 +29,63 @@ PROBES = 4  # capacities that are looked at beyond the bisection, on either side
 class LeastCapacity:
     """What a job needs; bytes, multiples of 2 MiB.
 
-    `capacity`: it runs with this and, as far as was looked, with more. `replay`: how it runs there.
-    `least`: the smallest capacity in which a replay succeeded, below `capacity` only where more memory was
-    seen to be not enough. `ceiling`: what it takes if it may. `replays`: how many the search took.
+    `capacity`: it runs with this and, as far as was looked, with more; `retries`: how often cached memory is
+    freed there to go on. `least`: the smallest capacity in which a replay succeeded, below `capacity` only
+    where more memory was seen to be not enough. `ceiling`: what it takes if it may. `replays`: how many the
+    search took.
     """
 
     capacity: int
+    retries: int
     least: int
     ceiling: int
-    replay: Replay
     replays: int
 
 
 def least_capacity(
     history: History,
     config: AllocatorConfig = DEFAULT_CONFIG,
-    initial: Sequence[HeldSegment] = (),
+    initial: Iterable[HeldSegment] = (),
+    unlimited: Replay | None = None,
+    resolution: int = PAGE,
     probes: int | None = PROBES,
-) -> LeastCapacity | None:
+) -> LeastCapacity:
     """The smallest capacity in which `history` runs under `config`, retries allowed.
 
-    None: it does not run even where there is no limit. `config.memory_fraction` is left out of account: it is
-    a limit of its own.
+    `unlimited` is the replay without limit, if it is known. In less than `capacity` by `resolution` bytes (at
+    least 2 MiB) the history fails. `config.memory_fraction` is left out of account: it is a limit of its own.
 
     Raises:
         ReplayError: the history contradicts itself.
     """
-    free = replay(history, UNLIMITED, config, initial)
-    if free.oom is not None:
-        return None
-    search = _Search(lambda capacity: replay(history, capacity, config, initial), free)
-    return search.run(probes)
+    config = dataclasses.replace(config, memory_fraction=None)
+    held = tuple(initial)
+
+    def retries_at(capacity: int) -> int | None:
+        # addresses as on a large device: how many there are must not depend on the capacity
+        done = replay(history, capacity, config, held, UNLIMITED)
+        return done.retries if done.oom is None else None
+
+    free = unlimited or replay(history, UNLIMITED, config, held)
+    return _Search(retries_at, free, max(resolution // PAGE, 1)).run(probes)
 
 
 class _Search:
     """Over capacities in pages."""
 
-    def __init__(self, at: Callable[[int], Replay], free: Replay) -> None:
-        self._at = at
+    def __init__(self, retries_at: Callable[[int], int | None], free: Replay, step: int) -> None:
+        self._retries_at = retries_at
+        self._step = step
         self.floor = -(-sum(block.requested for block in free.live) // PAGE)
         self.ceiling = -(-free.reserved_peak // PAGE)
-        self.known: dict[int, Replay] = {self.ceiling: free}
-        self.replays = 1
+        self.known: dict[int, int | None] = {self.ceiling: 0}  # retries; None: it fails
+        self.replays = 0
 
     def runs(self, pages: int) -> bool:
         if pages not in self.known:
-            self.known[pages] = self._at(pages * PAGE)
+            self.known[pages] = self._retries_at(pages * PAGE)
             self.replays += 1
-        return self.known[pages].oom is None
+        return self.known[pages] is not None
 
     def run(self, probes: int | None) -> LeastCapacity:
         answer = self._bisect(self.floor, self.ceiling)
@@ -85,16 +95,16 @@ class _Search:
         for pages in self._between(self.floor, answer - 1, probes):
             if self.runs(pages):
                 self._bisect(self.floor, pages)
-        failing = [pages for pages, done in self.known.items() if done.oom is not None]
-        running = [pages for pages, done in self.known.items() if done.oom is None]
-        safe = min(pages for pages in running if pages > max(failing, default=-1))
+        running = {pages: retries for pages, retries in self.known.items() if retries is not None}
+        last_failure = max((pages for pages in self.known if pages not in running), default=-1)
+        safe = min(pages for pages in running if pages > last_failure)
         return LeastCapacity(
-            safe * PAGE, min(running) * PAGE, self.ceiling * PAGE, self.known[safe], self.replays
+            safe * PAGE, running[safe], min(running) * PAGE, self.ceiling * PAGE, self.replays
         )
 
     def _bisect(self, low: int, high: int) -> int:
-        """Pages in [`low`, `high`] with which it runs, and with one less it fails or `low` is reached."""
-        while low < high:
+        """Pages in [`low`, `high`] with which it runs, and with `step` less it fails or `low` is reached."""
+        while high - low >= self._step:
             middle = (low + high) // 2
             if self.runs(middle):
                 high = middle

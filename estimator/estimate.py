@@ -265,7 +265,7 @@ def _examine(trace: Trace, gpu: GPU, one_of_several: bool) -> _Process:
     capacity = gpu.usable_bytes - gpu.context_bytes
     assert trace.events is not None  # noqa: S101
     try:
-        replayed, config = _replay_without_limit(trace.events)
+        replayed, config = _replay_without_limit(trace.events, trace.alloc_conf, trace.torch_version)
         if config is None and trace.alloc_conf:
             remarks.append(f"reserved as recorded under PYTORCH_CUDA_ALLOC_CONF={trace.alloc_conf}")
         elif config is None:
@@ -288,12 +288,14 @@ def _examine(trace: Trace, gpu: GPU, one_of_several: bool) -> _Process:
     return _Process(trace, replayed, config, told(shortages), told(doubts), told(remarks))
 
 
-def _replay_without_limit(events: Events) -> tuple[Replay, AllocatorConfig | None]:
+def _replay_without_limit(
+    events: Events, alloc_conf: str, torch_version: str | None
+) -> tuple[Replay, AllocatorConfig | None]:
     """The replay under the rules by which the recording allocator took its segments.
 
     If none of the known rules reproduces these (other settings, another PyTorch), what was recorded itself.
     """
-    replayed, config = recorded_by.find(events, recorded_by.candidates())
+    replayed, config = recorded_by.find(events, recorded_by.candidates(alloc_conf, torch_version))
     return (replayed, config) if config is not None else (as_recorded(events), None)
 
 

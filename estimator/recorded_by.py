@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
-from estimator.allocator import (
-    DEFAULT_CONFIG,
-    LOWEST_ADDRESS_FIRST,
-    Action,
-    AllocatorConfig,
-    History,
-    Replay,
-    replay,
-)
+from estimator import alloc_conf as conf
+from estimator.allocator import Action, AllocatorConfig, History, Replay, replay
 from estimator.held import HeldSegment
 
 _TAKEN = (int(Action.SEGMENT_ALLOC), int(Action.SEGMENT_MAP))
@@ -24,8 +18,16 @@ def segments_taken(history: History) -> list[int]:
 
 
 def candidates(alloc_conf: str = "", torch_version: str | None = None) -> list[AllocatorConfig]:
-    """The rules of that version of PyTorch (unknown: of the newest and of older ones) under a setting."""
-    return [DEFAULT_CONFIG, LOWEST_ADDRESS_FIRST]
+    """The rules of that version of PyTorch under these settings, and those of newer or older ones.
+
+    Settings that this version would not have started with are left out of account.
+    """
+    version = conf.version_of(torch_version)
+    try:
+        config = conf.parse(alloc_conf, version).config
+    except conf.AllocConfError:
+        config = conf.rules_of(version)
+    return [config, replace(config, oldest_segment_first=not config.oldest_segment_first)]
 
 
 def find(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from estimator import alloc_conf as conf
 from estimator import recorded_by, snapshot, trace
 from estimator.allocator import UNLIMITED, AllocatorConfig, Replay, ReplayError, replay
 from estimator.frames import Frame
@@ -118,7 +119,7 @@ def ask(
         )
         if alloc_conf is not None:
             order = config.oldest_segment_first
-            config = recorded_by.candidates(alloc_conf, recorded.torch_version)[0]
+            config = conf.parse(alloc_conf, conf.version_of(recorded.torch_version)).config
             config = replace(config, oldest_segment_first=order)
     except ValueError as error:
         raise WhatIfError(str(error)) from None

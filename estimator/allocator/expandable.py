@@ -15,7 +15,7 @@ class ExpandableSegment:
         self._device = device
         self.page = page
         self.order = order
-        self.size = -(-(device.total + device.total // 8) // page) * page
+        self.size = max(-(-(device.total + device.total // 8) // page), 1) * page
         self.address = device.virtual.place(self.size, address)
 
     def map(self, address: int, size: int) -> int:

@@ -6,7 +6,8 @@ once. So the buffers are the real ones, and neither ptxas, nor a C compiler, nor
 
 Where Inductor chooses by timing, every candidate takes the same time, so the first one wins, always; the
 memory that timing takes (copies of arguments, a buffer to flush the L2 cache) is taken as ever. A choice
-that changes buffers (padding of matrix products, GEMM templates) is told by `choices_by_timing`.
+that changes buffers (padding of matrix products, GEMM templates), and a graph that could not be compiled and
+runs eagerly, are told by `assumptions`.
 """
 
 from __future__ import annotations
@@ -33,12 +34,15 @@ ENVIRONMENT = {
     "TORCHINDUCTOR_USE_STATIC_CUDA_LAUNCHER": "0",
 }
 
-_choices: Set[str] = set()
+PADDING = "padding of matrix products by torch.compile"
+EAGER = "the buffers of a graph that torch.compile could not compile"
+TEMPLATES = "matrix product kernels by torch.compile (max-autotune)"
+_assumed: Set[str] = set()
 
 
-def choices_by_timing() -> List[str]:
-    """What was chosen by timing kernels that do nothing, and changes which buffers there are."""
-    return sorted(_choices)
+def assumptions() -> List[str]:
+    """What may differ on hardware: chosen there by timing, here not; or not compiled."""
+    return sorted(_assumed)
 
 
 def without_kernels() -> None:
@@ -46,16 +50,15 @@ def without_kernels() -> None:
     os.environ.update(ENVIRONMENT)
     when_module_loads("triton.compiler.compiler", _answer_triton)
     when_module_loads("triton.backends", _answer_driver)
+    for name in ("triton.compiler.compiler", "triton.runtime.cache", "torch._inductor.codecache"):
+        when_module_loads(name, _without_fingerprints)
     when_module_loads("triton.testing", _constant_time("do_bench", "do_bench_cudagraph"))
     when_module_loads("torch._inductor.config", _configure)
     when_module_loads("torch._inductor.async_compile", _answer_inductor)
+    when_module_loads("torch._inductor.compile_fx", _fall_back)
     when_module_loads("torch._inductor.runtime.benchmarking", _constant_benchmarks)
     when_module_loads("torch._inductor.fx_passes.pad_mm", _pad_products)
     when_module_loads("torch._inductor.select_algorithm", _tell_templates)
-
-
-PADDING = "padding of matrix products by torch.compile"
-TEMPLATES = "matrix product kernels by torch.compile (max-autotune)"
 
 
 # --- Triton ---
@@ -177,6 +180,17 @@ class _DriverUtils:
         return lambda *arguments, **options: None
 
 
+def _without_fingerprints(module: Any) -> None:
+    """Keys of caches that are switched off: they would hash all of Triton's and torch's files."""
+    for name, key in (("triton_key", "triton"), ("torch_key", b"torch")):
+        if name in vars(module):
+            setattr(module, name, functools.partial(_same, key))
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
 # --- Inductor ---
 
 
@@ -206,6 +220,31 @@ def _answer_inductor(module: Any) -> None:
     ):
         if hasattr(compiler, name):
             setattr(compiler, name, silent)
+
+
+def _fall_back(module: Any) -> None:
+    """A graph that Inductor cannot compile here runs as it is."""
+    real = module.compile_fx
+
+    @functools.wraps(real)
+    def compile_fx(graph: Any, *arguments: Any, **options: Any) -> Any:
+        try:
+            return real(graph, *arguments, **options)
+        except Exception as error:
+            if not callable(graph) or _is_a_signal(error):
+                raise
+            _assumed.add(EAGER)
+            sys.stderr.write("gpumem: torch.compile failed, its graph runs eagerly: %r\n" % (error,))
+            return graph
+
+    module.compile_fx = compile_fx
+
+
+def _is_a_signal(error: BaseException) -> bool:
+    """Dynamo raises exceptions of its own to begin anew or to leave a frame alone."""
+    exceptions = sys.modules["torch._dynamo.exc"]
+    failure = getattr(exceptions, "BackendCompilerFailed", ())
+    return isinstance(error, exceptions.TorchDynamoException) and not isinstance(error, failure)
 
 
 class _SilentCpuKernel:
@@ -276,7 +315,7 @@ def _pad_products(module: Any) -> None:
 
     @functools.wraps(remember)
     def told(*arguments: Any, **options: Any) -> Any:
-        _choices.add(PADDING)
+        _assumed.add(PADDING)
         return remember(*arguments, **options)
 
     module.set_cached_should_pad = told
@@ -301,7 +340,7 @@ def _tell_templates(module: Any) -> None:
 
     @functools.wraps(function)
     def told(*arguments: Any, **options: Any) -> Any:
-        _choices.add(TEMPLATES)
+        _assumed.add(TEMPLATES)
         return function(*arguments, **options)
 
     selector.make_benchmark_fn = type(tell)(told) if isinstance(tell, (classmethod, staticmethod)) else told

@@ -87,7 +87,7 @@ class Recorder:
             "passes": self._life.told(),
             "only_infers": self._life.only_infers,
             "unknown_calls": self._device.unknown_calls(),
-            "invented": self._device.invented() + compile.choices_by_timing(),
+            "invented": self._device.invented() + compile.assumptions(),
             "read_back": sum(event.kind == fake.READ_BACK for event in events),
         }
         traces = [

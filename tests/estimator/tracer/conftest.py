@@ -4,6 +4,7 @@ import importlib
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -56,7 +57,8 @@ def traced(tmp_path):
 
     def run(program: str, steps: int = 3, **environment: str):
         out = tmp_path / "out"
-        out.mkdir(exist_ok=True)
+        shutil.rmtree(out, ignore_errors=True)
+        out.mkdir()
         (tmp_path / "tracer.json").write_text(
             json.dumps(
                 {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 from estimator import phases, recorded_by
@@ -326,6 +327,12 @@ def _doubts(trace: Trace, gpu: GPU) -> list[str]:
         doubts.append("only one step was traced: with the optimizer's state, the second one may need more")
     elif trace.steps == 0 and not trace.only_infers:
         doubts.append("no optimizer step was taken: this is what the run used up to its normal end")
+    if trace.unreached:
+        first = trace.unreached[0]
+        doubts.append(
+            f"{Path(first.file).name} line {first.line} runs without gradients, but not within "
+            f"{_steps(trace.steps)}: an evaluation there may need more"
+        )
     doubts += _left_out(trace)
     if trace.unknown_calls:
         doubts.append(f"calls unknown to the fake CUDA device did nothing: {_listed(trace.unknown_calls)}")

@@ -92,6 +92,13 @@ class LoaderPass(_Model):
         return None if self.left_out is None else self.grows_by * self.left_out
 
 
+class Place(_Model):
+    """A line of the user's code."""
+
+    file: Text
+    line: Count
+
+
 class Touched(_Model):
     """A place that a CUDA library was given within interval `mark`."""
 
@@ -208,6 +215,7 @@ class Trace(_Model):
     complete: bool = True
     steps: Count = 0
     only_infers: bool = False
+    unreached: Annotated[tuple[Place, ...], Field(max_length=1000)] = ()
     passes: Annotated[tuple[LoaderPass, ...], Field(max_length=10_000)] = ()
     end: Literal["steps", "steady", "script", "exception", "signal", "deadline"]
     error: UserError | None = None

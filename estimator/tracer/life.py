@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 PATIENCE = 256  # batches of a pass, or backward passes, that lead to no optimizer step
 STEPS_ON_ONE_BATCH = 32  # inner loops (PPO's) step often on one batch; more is a loop without its loader
 LATE_OPTIMIZER = 4  # times the steps: how long an optimizer that never steps is waited for
-TRAINING_PASSES = 2
+UNEVALUATED_PASSES = 10  # of a program that would evaluate, but not after each epoch
 GROWING_PASS = 8  # batches of a pass after which memory that grew with each of the last ones is said to grow
 GROWING_BATCHES = 4
 STEADY_FORWARDS = 512  # of a program that only infers
@@ -67,9 +67,12 @@ class Pass:
 class Life:
     """What one process did so far; `end` ends it."""
 
-    def __init__(self, steps: int, end: Callable[[str], None]) -> None:
+    def __init__(
+        self, steps: int, end: Callable[[str], None], evaluates_later: Callable[[], bool] = lambda: False
+    ) -> None:
         self._wanted = steps
         self._end = end
+        self._evaluates_later = evaluates_later
         self._steps: Dict[int, int] = {}
         self._optimizers: Set[int] = set()
         self._since_batch: Dict[int, int] = {}
@@ -195,10 +198,15 @@ class Life:
         if this is None or not this.can_be_cut:
             return self._enough({} if this is None else this.steps_at_start)
         if self._since_training is not None and this.kind == "training":
-            return self.training_passes >= TRAINING_PASSES - 1 and self._enough(self._since_training)
+            if not self._enough(self._since_training):
+                return False
+            return self.training_passes >= UNEVALUATED_PASSES - 1 or not self._waits_for_evaluation()
         if this.ended:
             return self._enough(self._since_batch)
         return max(self._took(self._since_batch), default=0) >= max(STEPS_ON_ONE_BATCH, 4 * self._wanted)
+
+    def _waits_for_evaluation(self) -> bool:
+        return self.evaluations == 0 and self._evaluates_later()
 
     def _took(self, since: Dict[int, int]) -> List[int]:
         taken = (count - since.get(optimizer, 0) for optimizer, count in self._steps.items())

@@ -31,7 +31,7 @@ class Recorder:
     """Records from the first use of the GPU until `collect`."""
 
     def __init__(self, device: Any, life: Life, max_events: int) -> None:
-        self._device, self._life, self._max_events = device, life, max_events
+        self._device, self.life, self._max_events = device, life, max_events
         self._streams: Dict[int, Any] = {}  # of the marks, by device
         self._first_marks: Dict[int, int] = {}
         self._first_calls: Dict[int, int] = {}
@@ -83,9 +83,9 @@ class Recorder:
             "actions": list(ACTIONS),
             "owned": self._owned,
             "touched": _touched(events, len(self._marks)),
-            "steps": self._life.steps(),
-            "passes": self._life.told(),
-            "only_infers": self._life.only_infers,
+            "steps": self.life.steps(),
+            "passes": self.life.told(),
+            "only_infers": self.life.only_infers,
             "unknown_calls": self._device.unknown_calls(),
             "invented": self._device.invented() + compile.assumptions(),
             "read_back": sum(event.kind == fake.READ_BACK for event in events),
@@ -140,8 +140,8 @@ class Recorder:
         self._note(MARK_BYTES)
         if self._marks:
             self._device.mark()
-        self._marks.append({"phase": phase, "step": self._life.steps(), "batch": self._life.batch})
-        self._passes.append(self._life.current)
+        self._marks.append({"phase": phase, "step": self.life.steps(), "batch": self.life.batch})
+        self._passes.append(self.life.current)
         return len(self._marks) - 1
 
     def _note(self, size: int) -> None:
@@ -156,7 +156,7 @@ class Recorder:
         """A forward pass begins: an interval of its own, unless the one that goes on is the same."""
         current = self._marks[-1]
         if current["phase"] == phase and current["batch"] in (None, batch):
-            current["batch"], self._passes[-1] = batch, self._life.current
+            current["batch"], self._passes[-1] = batch, self.life.current
         else:
             self._mark(phase)
             self._marks[-1]["batch"] = batch
@@ -198,23 +198,23 @@ class Recorder:
     def _forward(self, arguments: Any, options: Any) -> None:
         if not self.recording:
             return
-        batch = self._life.batch
+        batch = self.life.batch
         if batch is None:
             with contextlib.suppress(Exception):  # arguments may be any objects
                 batch, _ = describe((*arguments, *options.values()))
         if self._torch.is_grad_enabled():
             self.release()
-            self._life.forwards += 1
+            self.life.forwards += 1
             self._mark_batch("forward", batch)
         else:
             self._mark_batch("evaluation", batch)
-            self._life.inferred(lambda: int(self._torch.cuda.max_memory_allocated()))
+            self.life.inferred(lambda: int(self._torch.cuda.max_memory_allocated()))
 
     def _around_construction(self, function: Any) -> Any:
         @functools.wraps(function)
         def __init__(optimizer: Any, *arguments: Any, **options: Any) -> None:
             function(optimizer, *arguments, **options)
-            self._life.knows(optimizer)
+            self.life.knows(optimizer)
 
         return __init__
 
@@ -224,7 +224,7 @@ class Recorder:
             if not self.recording or self._in_backward:
                 return function(*arguments, **options)
             self._in_backward = True
-            self._life.backwards += 1
+            self.life.backwards += 1
             self._mark("backward")
             try:
                 return function(*arguments, **options)
@@ -245,9 +245,9 @@ class Recorder:
     def _after_step(self, optimizer: Any) -> None:
         if not self.recording:
             return
-        self._life.took_step(optimizer)
+        self.life.took_step(optimizer)
         self._own(self._mark("forward"), "optimizer_state", _nested(list(optimizer.state.values())))
-        self._life.may_end()
+        self.life.may_end()
 
     def _own(self, index: int, owner: str, tensors: Any) -> None:
         addresses = {address for tensor in tensors if (address := self._address(tensor))}

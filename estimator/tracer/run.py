@@ -14,6 +14,7 @@ from . import alarm, ranks, torch_import
 from .inputs import OpenedFiles, is_installed
 
 FORMAT = 1
+MAX_PLACES = 20
 
 
 class TracedRun:
@@ -29,6 +30,7 @@ class TracedRun:
         self._files = OpenedFiles()
         self._reason: Optional[str] = None
         self._recorder: Any = None
+        self._gradless: Any = None
         self._exit_code = 0
         self._is_ending = False
         self._pid = os.getpid()
@@ -53,13 +55,16 @@ class TracedRun:
         from . import checkpoints, compile, frameworks, generation, loaders, saving, values, weights
         from .life import Life
         from .recorder import Recorder
+        from .unreached import Gradless
 
         weights.leave_uninitialised()
         checkpoints.map_files()
         values.make_readable()
         compile.without_kernels()
         generation.end_at_greatest_length()
-        life = Life(self._settings["steps"], self._finish)
+        self._gradless = gradless = Gradless()
+        gradless.watch()
+        life = Life(self._settings["steps"], self._finish, lambda: bool(gradless.unreached()))
         self._recorder = Recorder(self.device, life, self._settings["max_events"])
         self._recorder.attach()
         torch_import.when_module_loads(ranks.LAUNCHER, self._alone.replace_launcher)
@@ -119,6 +124,8 @@ class TracedRun:
         }
         trace.update(ranks.facts())
         if self._recorder is not None and self._recorder.recording:
+            if end == "steps" and not self._recorder.life.evaluations:
+                trace["unreached"] = self._gradless.unreached()[:MAX_PLACES]
             return [dict(trace, **of_one_gpu) for of_one_gpu in self._recorder.collect()]
         if torch is None:
             trace["reason"] = "this Python program did not import PyTorch"

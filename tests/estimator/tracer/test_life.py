@@ -67,6 +67,20 @@ def test_two_epochs_with_an_evaluation_between_are_walked(program):
     assert program.life.steps() == 6
 
 
+def test_a_program_that_will_evaluate_later_is_walked_further(tracer):
+    program = Program(tracer)
+    program.life._evaluates_later = lambda: True
+    optimizer = object()
+    program.life.knows(optimizer)
+    for epoch in range(1, 100):
+        program.walk(1000, lambda batch: program.step(optimizer))
+        if epoch % 5 == 0:
+            program.walk(1000, evaluate(program))
+        if program.ends:
+            break
+    assert epoch == 6
+
+
 def test_passes_are_cut_after_as_many_batches_as_steps_are_wanted(program):
     optimizer = object()
     program.life.knows(optimizer)

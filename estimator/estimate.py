@@ -15,7 +15,7 @@ from estimator.allocator import (
     as_recorded,
     replay,
 )
-from estimator.capacity import least_capacity
+from estimator.capacity import PROBES, least_capacity
 from estimator.catalog import GPU
 from estimator.owners import Owner, Split
 from estimator.owners import split as split_peak
@@ -243,10 +243,13 @@ def _least(process: _Process, gpu: GPU, settings: Settings) -> LeastMemory | Non
     if len(events) > LEAST_EVENTS and settings.reserve != "least":
         return None
     resolution = int(LEAST_RESOLUTION * process.replayed.reserved_peak)
-    plain = least_capacity(events, config, resolution=resolution)
+    probes = PROBES if settings.reserve == "least" else 0
+    plain = least_capacity(events, config, resolution=resolution, probes=probes)
     expandable = plain
     if not config.expandable_segments:
-        expandable = least_capacity(events, replace(config, expandable_segments=True), resolution=resolution)
+        expandable = least_capacity(
+            events, replace(config, expandable_segments=True), resolution=resolution, probes=probes
+        )
     outside = gpu.context_bytes
     return LeastMemory(plain.capacity + outside, plain.retries, expandable.capacity + outside)
 

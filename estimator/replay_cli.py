@@ -106,6 +106,7 @@ def to_json(recorded: Recording, answer: Answer, alloc_conf: str | None) -> dict
         "events": len(recorded.snapshot.events),
         "initial_bytes": sum(segment.size for segment in recorded.initial),
         "as_recorded": answer.as_recorded,
+        "native": answer.native,
         "reserved_peak_bytes": done.reserved_peak,
         "allocated_peak_bytes": done.allocated_peak,
         "requested_peak_bytes": done.requested_peak,
@@ -169,7 +170,13 @@ def _show(recorded: Recording, answer: Answer, alloc_conf: str | None, console: 
             highlight=False,
         )
         _show_stack(answer, console)
-    if not answer.as_recorded:
+    if not answer.native:
+        console.print(
+            " cudaMallocAsync leaves the work to the driver: these are the numbers of the native allocator.",
+            style="yellow",
+            highlight=False,
+        )
+    elif not answer.as_recorded:
         console.print(
             " The known rules do not repeat what was recorded (another PyTorch, a device that ran out of "
             "memory?): these numbers are close, not exact.",

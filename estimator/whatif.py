@@ -15,6 +15,7 @@ from estimator.rewind import HeldError
 from estimator.snapshot import Snapshot
 
 JSON = b"{"
+ASYNC = "cudaMallocAsync"
 
 
 class WhatIfError(Exception):
@@ -90,7 +91,9 @@ class Answer:
     """What a replay did, and where it ran out of memory: `oom_stack` has the innermost frame first.
 
     Threads of autograd have no Python stack: then it is the last one before (`oom_stack_is_before`).
-    `as_recorded` tells whether the same rules repeat what was recorded, so that the answer can be trusted.
+    `as_recorded` tells whether the same rules repeat what was recorded, so that the answer can be trusted;
+    `native` is False under `backend:cudaMallocAsync`, which leaves the work to the driver: the replay is then
+    of the native allocator all the same.
     """
 
     replayed: Replay
@@ -98,6 +101,7 @@ class Answer:
     oom_stack_is_before: bool
     peak_stack: tuple[Frame, ...]
     as_recorded: bool
+    native: bool
 
 
 def ask(
@@ -113,16 +117,7 @@ def ask(
     Raises:
         WhatIfError: the settings are none, or the history contradicts itself.
     """
-    try:
-        config = (
-            recorded.rules or recorded_by.candidates(recorded.snapshot.alloc_conf, recorded.torch_version)[0]
-        )
-        if alloc_conf is not None:
-            order = config.oldest_segment_first
-            config = conf.parse(alloc_conf, conf.version_of(recorded.torch_version)).config
-            config = replace(config, oldest_segment_first=order)
-    except ValueError as error:
-        raise WhatIfError(str(error)) from None
+    config, native = _rules(recorded, alloc_conf)
     if fraction is not None:
         config = replace(config, memory_fraction=fraction)
     try:
@@ -135,4 +130,17 @@ def ask(
         oom, at = recorded.snapshot.stack(at), at - 1
     is_before = done.oom is not None and bool(oom) and at + 1 != done.oom.event
     peak = recorded.snapshot.stack(done.peak_event) if done.peak_event is not None else []
-    return Answer(done, tuple(oom), is_before, tuple(peak), recorded.rules is not None)
+    return Answer(done, tuple(oom), is_before, tuple(peak), recorded.rules is not None, native)
+
+
+def _rules(recorded: Recording, asked: str | None) -> tuple[AllocatorConfig, bool]:
+    """The rules to replay by, and whether they are those of the native allocator."""
+    text, known = recorded.snapshot.alloc_conf, recorded.rules
+    config = known or recorded_by.candidates(text, recorded.torch_version)[0]
+    if asked is None:
+        return config, ASYNC not in text
+    try:
+        found = conf.parse(asked, conf.version_of(recorded.torch_version))
+    except conf.AllocConfError as error:
+        raise WhatIfError(f"--alloc-conf {asked}: PyTorch would not start: {error}") from None
+    return replace(found.config, oldest_segment_first=config.oldest_segment_first), found.is_exact

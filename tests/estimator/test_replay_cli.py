@@ -125,3 +125,29 @@ def test_sizes(text, size):
 def test_sizes_that_are_none(text):
     with pytest.raises(typer.BadParameter, match="16GiB"):
         parse_size(text)
+
+
+def test_other_settings(trace):
+    """Sizes that grow: one segment that grows takes no more than what is in use at once."""
+    answer = replayed(trace, "--alloc-conf", "expandable_segments:True")
+    assert answer["alloc_conf"] == "expandable_segments:True"
+    assert answer["reserved_peak_bytes"] == 120 * MIB
+    assert replayed(trace)["alloc_conf"] == ""
+
+
+def test_settings_that_pytorch_refuses(trace):
+    done = gpumem(trace, "--alloc-conf", "max_split_size_mb:5")
+    assert done.exit_code == 1
+    assert done.stderr.startswith("gpumem: --alloc-conf max_split_size_mb:5: PyTorch would not start: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_version_decides_what_is_understood(trace):
+    assert gpumem(trace, "--alloc-conf", "large_segment_size_mb:64").exit_code == 0
+    assert gpumem(trace, "--alloc-conf", "large_segment_size_mb:64", "--torch", "2.6.0").exit_code == 1
+
+
+def test_what_the_driver_does_is_not_known(trace):
+    answer = replayed(trace, "--alloc-conf", "backend:cudaMallocAsync")
+    assert answer["native"] is False
+    assert "leaves the work to the driver" in gpumem(trace, "--alloc-conf", "backend:cudaMallocAsync").stdout

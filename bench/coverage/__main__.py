@@ -44,6 +44,7 @@ def main() -> int:
         return 0
     results = _earlier(options.json)
     todo = [row for row in chosen if not (options.resume and _is_good(results.get(row.name)))]
+    todo.sort(key=lambda row: row.name in results)  # if there is not time for all: what never ran comes first
     for number, result in enumerate(run_all(todo, options.jobs), start=1):
         results[result.name] = result
         print(f"{number:3}/{len(todo)} {_progress(result)}", flush=True)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from bench.coverage.rows import DEFAULT_GPU, WORSE
-from bench.coverage.run import Cause, Result
+from bench.coverage.run import ROOT, Cause, Result
 from estimator.report import size
 
 HEAD = """\
@@ -18,8 +18,8 @@ Scripts in the style of public training code, run unmodified by `gpumem estimate
 Every script is in `bench/coverage/scripts/`, every row in `bench/coverage/rows/`.
 
 - *status*: `exact`, `bounded` (something was assumed: the last column says what) or `failed`.
-- *wall*: seconds for the whole command, imports included; {jobs} of them ran at a time, on {cores} cores, beside
-  whatever else that machine did.
+- *wall*: seconds for the whole command, imports included; {jobs} of them ran at a time on {cores} cores, which
+  other programs used as well.
 - *host*: the most resident memory of all its processes together.
 - *reserved*: what PyTorch's allocator reserves at most on the GPU ({gpu} where the row names none).
 """
@@ -30,11 +30,8 @@ RULE = "|---|---|---:|---:|---:|---|\n"
 
 def markdown(results: Sequence[Result], versions: str, jobs: int) -> str:
     """The page. `versions` names what was installed; rows stand in the order given, by group."""
-    parts = [
-        HEAD.format(jobs=jobs, cores=os.cpu_count(), gpu=DEFAULT_GPU),
-        f"{versions}\n",
-        f"**{summary(results)}**\n",
-    ]
+    head = HEAD.format(jobs=jobs, cores=os.cpu_count(), gpu=DEFAULT_GPU)
+    parts = [head, f"{versions}\n", f"**{summary(results)}**\n"]
     groups: dict[str, list[Result]] = {}
     for result in results:
         groups.setdefault(result.group, []).append(result)
@@ -73,9 +70,8 @@ def _size(count: int | None) -> str:
 def _remark(result: Result) -> str:
     texts = [f"**{result.fault}**"] if result.fault else []
     if result.reason:
-        texts.append(
-            textwrap.shorten(result.reason.replace("\N{REPLACEMENT CHARACTER}", " "), MOST_OF_A_REASON)
-        )
+        reason = result.reason.replace("\N{REPLACEMENT CHARACTER}", " ").replace(f"{ROOT}/", "")
+        texts.append(textwrap.shorten(reason, MOST_OF_A_REASON))
     for kind, causes in groupby(sorted(result.bounded_by, key=_order), key=lambda cause: cause.kind):
         names = [_cause(cause) for cause in causes]
         texts.append(", ".join(names) if kind != "run" else "; ".join(names))

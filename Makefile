@@ -1,5 +1,5 @@
 # `make setup` is part of every other target; it takes a second when nothing is to be done.
-.PHONY: setup demo test lint bench coverage fuzz
+.PHONY: setup demo test lint bench coverage versions fuzz
 
 # looked up when used: setup makes it, and may make it a link to a place that ordinary users can enter
 BIN = $(shell readlink -f .venv)/bin
@@ -24,6 +24,10 @@ lint: setup
 coverage: setup
 	@DS_BUILD_OPS=0 $(BIN)/python -m pip -q --disable-pip-version-check install --root-user-action=ignore "gpumem[coverage]"
 	@$(BIN)/python -m bench.coverage $(ARGS)
+
+# every version of PyTorch, some 5 GB each: for the night
+versions: setup
+	@$(BIN)/python -m bench.versions $(ARGS)
 
 bench: setup
 	@for bench in $$(ls bench/*.py | grep -v __init__); do \

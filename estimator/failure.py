@@ -24,7 +24,16 @@ def of_run(
     traces: Sequence[Trace],
 ) -> str | None:
     """Why the run was no success, the most helpful reason first; None if nothing failed."""
-    return of_traces(cwd, traces) or of_outcome(name, cwd, settings, outcome, tail)
+    return of_software(traces) or of_traces(cwd, traces) or of_outcome(name, cwd, settings, outcome, tail)
+
+
+def of_software(traces: Sequence[Trace]) -> str | None:
+    """That nothing could have used PyTorch on a GPU: it is another framework, or built without CUDA."""
+    if any(one.cuda_version for one in traces):
+        return None
+    without_cuda = [one for one in traces if one.torch_version is not None]
+    elsewhere = [one for one in traces if one.reason and one.reason.endswith(", not PyTorch")]
+    return next((f"{one.program}: {one.reason}" for one in without_cuda + elsewhere if one.reason), None)
 
 
 def of_traces(cwd: Path, traces: Sequence[Trace]) -> str | None:
@@ -81,9 +90,7 @@ def of_absence(name: str, cwd: Path, script: Path | None, tail: str, traces: Seq
     hint = ""
     if script is not None:
         text = script.read_text(encoding="utf-8", errors="replace")
-        if found := re.search(
-            r"^[^#\n]*\b(apptainer|singularity|podman|docker|enroot|shifter)\b", text, re.MULTILINE
-        ):
+        if found := re.search(_CONTAINERS, text, re.MULTILINE):
             hint = f" that could be traced: what {found[1]} runs in a container is not"
     return f"{name} does not run PyTorch: it started no Python program{hint}"
 

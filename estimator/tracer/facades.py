@@ -51,7 +51,10 @@ def libraries_of(torch_folder: str) -> List[str]:
     """
     found = sorted(glob.glob(os.path.join(torch_folder, "lib", "*.so")))
     if not any(os.path.basename(path) == "libtorch_cuda.so" for path in found):
-        raise NoCudaTorch("this PyTorch is built without CUDA (%s)" % torch_folder)
+        raise NoCudaTorch(
+            "this PyTorch (%s) is built without CUDA: a dry run needs the one of the compute node"
+            % torch_folder
+        )
     return found
 
 

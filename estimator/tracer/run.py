@@ -127,10 +127,7 @@ class TracedRun:
             if end == "steps" and not self._recorder.life.evaluations:
                 trace["unreached"] = self._gradless.unreached()[:MAX_PLACES]
             return [dict(trace, **of_one_gpu) for of_one_gpu in self._recorder.collect()]
-        if torch is None:
-            trace["reason"] = "this Python program did not import PyTorch"
-        else:
-            trace["reason"] = self._reason or "this program imported PyTorch but did not use the GPU"
+        trace["reason"] = self._reason or _absence(torch is not None)
         return [trace]
 
     def _write(self, trace: Dict[str, Any], number: int) -> None:
@@ -148,6 +145,27 @@ class TracedRun:
             leave(code)
 
         sys.exit = exit  # type: ignore[assignment]
+
+
+# modules of other libraries that compute on GPUs, and their names
+OTHERS = {
+    "jax": "JAX",
+    "tensorflow": "TensorFlow",
+    "paddle": "PaddlePaddle",
+    "mindspore": "MindSpore",
+    "cupy": "CuPy",
+}
+
+
+def _absence(has_torch: bool) -> str:
+    """Why a program has no trace that ran to its end without PyTorch on the GPU."""
+    other = next((name for module, name in OTHERS.items() if module in sys.modules), None)
+    if has_torch:
+        also = "" if other is None else "; it uses %s as well, which is not traced" % other
+        return "this program imported PyTorch but did not use the GPU%s" % also
+    if other is not None:
+        return "this program uses %s, not PyTorch" % other
+    return "this Python program did not import PyTorch"
 
 
 def _uncaught() -> Optional[BaseException]:

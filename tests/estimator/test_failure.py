@@ -128,6 +128,18 @@ def test_how_the_run_ended(outcome: Outcome, tail: str, expected: str | None) ->
     assert reason(outcome, tail) == expected
 
 
+def test_software_that_could_not_have_used_the_gpu_explains_every_end() -> None:
+    def why(*traces: Trace) -> str | None:
+        return failure.of_run("train.sh", CWD, Estimate(), ended("timeout", None), "", traces)
+
+    jax = trace(reason="this program uses JAX, not PyTorch")
+    cpu = trace(torch_version="2.13.0+cpu", reason="this PyTorch (/v/torch) is built without CUDA")
+    assert why(trace(), jax) == "train.py: this program uses JAX, not PyTorch"
+    assert why(jax, cpu) == "train.py: this PyTorch (/v/torch) is built without CUDA"
+    said = why(jax, trace(torch_version="2.14.1", cuda_version="13.0"))
+    assert said is not None and "within" in said
+
+
 def test_nothing_to_estimate_although_the_script_ended_well(tmp_path: Path) -> None:
     def absent(tail: str = "", *traces: Trace, script: Path | None = None) -> str:
         return failure.of_absence("train.sh", CWD, script, tail, traces)

@@ -1,0 +1,1 @@
+"""The same small scripts on every PyTorch and Python that gpumem promises to carry."""

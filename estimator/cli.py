@@ -202,7 +202,7 @@ def _estimate(
                 traced.notes,
             )
         title = shlex.join(words) if is_command else launch.name
-        outputs.write(traced.traces, f"{title} on {gpu.name}")
+        outputs.write(traced.traces, f"{launch.name} on {gpu.name}")
         advice = advice_for(largest(traced.traces), result, gpu) if advise else []
     except (
         settings.SettingsError,

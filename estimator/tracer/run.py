@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import json
 import os
 import sys
@@ -84,6 +85,7 @@ class TracedRun:
             self._leave_trace("signal")
 
     def _leave_trace(self, end: str) -> None:
+        gc.disable()  # it would look again and again at the many objects of the history
         try:
             for number, trace in enumerate(self._traces(end)):
                 self._write(trace, number)
@@ -133,7 +135,7 @@ class TracedRun:
     def _write(self, trace: Dict[str, Any], number: int) -> None:
         target = os.path.join(self._settings["out_dir"], "trace-%d-%d.json" % (self._pid, number))
         with open(target + ".part", "w", encoding="utf-8") as file:
-            json.dump(trace, file, separators=(",", ":"))
+            file.write(json.dumps(trace, separators=(",", ":")))  # `dump` is written in Python, and slow
         os.replace(target + ".part", target)
 
     def _remember_exit_code(self) -> None:

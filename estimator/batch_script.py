@@ -112,7 +112,7 @@ def _options(lines: list[str]) -> dict[str, str]:
     """The `#SBATCH` options up to the first command, later ones winning, as sbatch(1) has it."""
     options: dict[str, str] = {}
     for line in lines:
-        if line.strip() and not line.startswith("#"):
+        if line.strip() and not line.lstrip().startswith("#"):
             break
         if line.startswith("#SBATCH"):
             try:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand
 
-from estimator import doctor, replay_cli
+from estimator import doctor, explain_cli, replay_cli
 
 if TYPE_CHECKING:
     from estimator.catalog import GPU, Catalog
@@ -169,7 +169,9 @@ def _estimate(
     import settings
     from estimator import report, sandbox, trace_run
     from estimator.advice import advise as advice_for
+    from estimator.batch_script import NotABatchScript
     from estimator.catalog import CatalogError, load
+    from estimator.dry_run import Launch
     from estimator.estimate import EstimateError
     from estimator.estimate import estimate as estimated
     from estimator.outputs import OutputError, largest
@@ -183,9 +185,9 @@ def _estimate(
         )
         catalog = load(limits.gpus_file)
         launch = (
-            trace_run.Launch.of_command(words, chdir)
+            Launch.of_command(words, chdir)
             if is_command
-            else trace_run.Launch.of_script(Path(words[0]), words[1:], chdir)
+            else Launch.of_script(Path(words[0]), words[1:], chdir)
         )
         launch = replace(launch, world_size=world_size)
         gpu = _choose(catalog, configured, gpu_name, launch.script.partition if launch.script else None)
@@ -208,6 +210,7 @@ def _estimate(
         settings.SettingsError,
         CatalogError,
         EstimateError,
+        NotABatchScript,
         OutputError,
         sandbox.Refused,
     ) as error:
@@ -279,6 +282,9 @@ def _progress(what: str) -> Iterator[Callable[[Usage], None]]:
 
 
 app.command(no_args_is_help=True)(replay_cli.replay)
+app.command(
+    no_args_is_help=True, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
+)(explain_cli.explain)
 app.command()(doctor.doctor)
 
 

@@ -172,7 +172,7 @@ def _switches(read: Callable[[str], str]) -> list[str]:
 
 
 def _fake_device() -> Finding:
-    from estimator.trace_run import LIBRARY
+    from estimator.dry_run import LIBRARY
 
     if LIBRARY.is_file():
         return Finding("fake CUDA device", "ok", "installed")

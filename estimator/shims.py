@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -150,22 +151,62 @@ exit 0
 
 _NOTHING = """#!/bin/sh
 # Succeeds and does nothing: this is a dry run.
+printf '%s\\0' "@WHY@" "${0##*/}" "$@" 2> /dev/null > "@OUT@/skipped-$$"
 exit 0
 """
+
+_SOME = """#!/bin/sh
+# Does nothing for some of its commands, which need the network or change the environment; else it is itself.
+for word in "$@"; do
+    case $word in
+    -*) ;;
+    @COMMANDS@)
+        printf '%s\\0' "@WHY@" "${0##*/}" "$@" 2> /dev/null > "@OUT@/skipped-$$"
+        exit 0 ;;
+    *) break ;;
+    esac
+done
+exec "@REAL@" "$@"
+"""
+
+_SUBMITS = "nothing is submitted, ended or changed in a dry run"
+_WAITS = "a dry run does not wait"
+_NETWORK = "a dry run has no network"
+_INSTALLS = "nothing is installed in a dry run"
+_TELLS = "a dry run tells nobody"
+_SERVES = "there is no GPU in a dry run"
+
+# what they answer to: the reason why nothing is done
+_NOTHING_DONE = {
+    _SUBMITS: ("sbatch", "salloc", "scancel", "sbcast", "squeue", "sacct", "sstat", "scrontab", "qsub"),
+    _WAITS: ("sleep",),
+    _NETWORK: (
+        "rsync", "scp", "sftp", "ssh", "wget", "curl", "aria2c", "rclone", "aws", "gsutil", "gcloud",
+        "azcopy", "s5cmd", "s3cmd", "globus", "kaggle", "huggingface-cli", "hf", "ping",
+    ),
+    _INSTALLS: ("apt-get", "apt", "yum", "dnf"),
+    _TELLS: ("mail", "mailx", "sendmail", "mutt"),
+    _SERVES: ("dcgmi", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server", "nvidia-persistenced"),
+}  # fmt: skip
+_SOME_DONE = {"git": ("push|pull|fetch|clone|submodule", _NETWORK)}
 
 
 def write(
     folder: Path,
+    notes: Path,
     *,
     name: str,
     uuids: Sequence[str],
     memory_bytes: int,
     compute_capability: tuple[int, int],
+    search_path: str = os.defpath,
     middle: bool = False,
 ) -> None:
     """Writes the stand-ins into `folder`; `middle`: steps start their middle task, not the first one.
 
-    The rest describes the GPUs that `nvidia-smi` shows, one for each of `uuids`.
+    What is not done is noted in files `skipped-PID` in `notes`: the reason and the words of the command, each
+    ended by NUL. `search_path` is where the host's own programs are found. The rest describes the GPUs that
+    `nvidia-smi` shows, one for each of `uuids`.
     """
     flags = "|".join(
         [*(f"--{flag}" for flag in _SRUN_FLAGS.split()), *(f"-{flag}" for flag in _SRUN_SHORT_FLAGS)]
@@ -188,11 +229,19 @@ def write(
         "mpirun": mpirun,
         "mpiexec": mpirun,
     }
-    texts |= dict.fromkeys(("sbatch", "scancel", "sleep"), _NOTHING)
+    for why, names in _NOTHING_DONE.items():
+        texts |= dict.fromkeys(names, _NOTHING.replace("@WHY@", why))
     folder.mkdir()
+    for program, (commands, why) in _SOME_DONE.items():
+        if real := shutil.which(program, path=search_path):
+            kept = folder.parent / "real" / program  # where it stood, the stand-in will stand
+            kept.parent.mkdir(exist_ok=True)
+            shutil.copy(real, kept)
+            text = _SOME.replace("@COMMANDS@", commands).replace("@WHY@", why)
+            texts[program] = text.replace("@REAL@", str(kept))
     for program, text in texts.items():
         path = folder / program
-        path.write_text(text, encoding="utf-8")
+        path.write_text(text.replace("@OUT@", str(notes)), encoding="utf-8")
         path.chmod(0o755)
 
 

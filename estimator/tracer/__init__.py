@@ -11,7 +11,7 @@ import os
 import sys
 from typing import Any, Dict
 
-from . import torch_import
+from . import command_line, torch_import
 
 
 def start(configuration: str) -> None:
@@ -19,6 +19,15 @@ def start(configuration: str) -> None:
     with open(configuration, encoding="utf-8") as file:
         settings = json.load(file)
     run = None
+    if settings.get("plan") or settings.get("trace"):
+        argv = command_line.arguments()
+        if command_line.installs(argv):
+            os._exit(0)
+    if settings.get("plan"):
+        from . import plan
+
+        if not plan.begin(settings["plan"], argv):
+            return
     if settings.get("trace"):
         from .ranks import Alone
         from .run import TracedRun

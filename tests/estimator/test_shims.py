@@ -16,6 +16,7 @@ def programs(tmp_path: Path) -> Path:
     folder = tmp_path / "bin"
     shims.write(
         folder,
+        tmp_path,
         name="NVIDIA A100 80GB PCIe",
         uuids=["GPU-1"],
         memory_bytes=81920 * 1024**2,
@@ -64,8 +65,7 @@ def test_srun_runs_one_task_where_it_is_told(programs: Path, tmp_path: Path) -> 
 )
 def test_srun_may_run_the_middle_task(tmp_path: Path, options: str, rank: str, tasks: int) -> None:
     folder = tmp_path / "bin"
-    shims.write(
-        folder, name="A", uuids=["1", "2"], memory_bytes=1, compute_capability=(8, 0), middle=True
+    shims.write(folder, tmp_path, name="A", uuids=["1", "2"], memory_bytes=1, compute_capability=(8, 0), middle=True
     )  # fmt: skip
     told = "echo $SLURM_PROCID $SLURM_LOCALID $SLURM_NODEID $SLURM_NTASKS"
     assert run(folder, f"export SLURM_NNODES=2; srun {options} sh -c '{told}'") == f"{rank} {tasks}\n"
@@ -82,7 +82,9 @@ def test_mpirun_drops_its_options_and_tells_of_all_processes(programs: Path) -> 
 
 def test_nvidia_smi_lists_every_gpu(tmp_path: Path) -> None:
     folder = tmp_path / "bin"
-    shims.write(folder, name="A", uuids=["GPU-1", "GPU-2"], memory_bytes=1, compute_capability=(8, 0))
+    shims.write(
+        folder, tmp_path, name="A", uuids=["GPU-1", "GPU-2"], memory_bytes=1, compute_capability=(8, 0)
+    )
     assert run(folder, "nvidia-smi --query-gpu=index,uuid --format=csv,noheader") == "0, GPU-1\n1, GPU-2\n"
 
 
@@ -120,3 +122,22 @@ def test_what_hides_the_programs_of_the_host(programs: Path, tmp_path: Path) -> 
         (host / name).chmod(0o755)
     (host / "sleep").symlink_to("busybox")
     assert shims.covered(programs, str(host)) == {host / "srun": programs / "srun"}
+
+
+def test_what_is_not_done_is_noted(programs: Path, tmp_path: Path) -> None:
+    assert run(programs, "rsync -a 'from here' there; sleep 1000; nvidia-smi -L > /dev/null") == ""
+    noted = sorted(path.read_bytes().split(b"\0")[1:-1] for path in tmp_path.glob("skipped-*"))
+    assert noted == [[b"rsync", b"-a", b"from here", b"there"], [b"sleep", b"1000"]]
+
+
+def test_git_is_itself_but_for_what_needs_the_network(tmp_path: Path) -> None:
+    real = tmp_path / "host" / "git"
+    real.parent.mkdir()
+    real.write_text('#!/bin/sh\necho real git "$@"\n')
+    real.chmod(0o755)
+    folder = tmp_path / "bin"
+    shims.write(
+        folder, tmp_path, name="A", uuids=["1"], memory_bytes=1, compute_capability=(8, 0),
+        search_path=str(real.parent),
+    )  # fmt: skip
+    assert run(folder, "git -q push; git rev-parse push") == "real git rev-parse push\n"

@@ -1,0 +1,201 @@
+"""A job's script or command in a dry run: contained, in such a job's environment, its Python observed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from estimator import batch_script, failure, layout, sandbox, shims, starter
+from estimator.batch_script import BatchScript
+from estimator.catalog import GPU
+from estimator.layout import Layout
+from settings import MIB
+from settings import Estimate as Settings
+
+JOB_ID = "1"
+GPU_UUID = "GPU-00000000-0000-0000-0000-%012d"
+WRITABLE = ("HOME", "TMPDIR", "SCRATCH", "WORK")  # variables that name folders where jobs write
+OFFLINE = {"WANDB_MODE": "offline", "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+CLUSTER_VARIABLES = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "PMI_", "PMIX_", "GPUMEM_")
+LIBRARY = Path(__file__).parent / "fake_cuda" / "lib" / "libgpumem_cuda.so"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What a job runs in `cwd`: the arguments `command` of a batch script, or a command without one."""
+
+    name: str
+    command: tuple[str, ...]
+    cwd: Path
+    script: BatchScript | None = None
+    world_size: int | None = None
+
+    @property
+    def layout(self) -> Layout:
+        """Nodes, tasks and GPUs; `world_size` is the number of ranks if it is known better than they are."""
+        found = layout.of_script(self.script) if self.script else layout.of_command(self.command)
+        return found.with_ranks(self.world_size) if self.world_size else found
+
+    @classmethod
+    def of_script(cls, path: Path, arguments: Sequence[str], cwd: Path | None = None) -> Launch:
+        """As `sbatch path arguments` starts it; `cwd` is `sbatch --chdir`, which beats that of the script.
+
+        Raises:
+            NotABatchScript: `sbatch` would not take it.
+        """
+        script = batch_script.read(path)
+        return cls(path.name, tuple(arguments), (cwd or script.chdir or Path()).absolute(), script)
+
+    @classmethod
+    def of_command(cls, command: Sequence[str], cwd: Path | None = None) -> Launch:
+        """A command as it would stand in a batch script."""
+        program = next((Path(word).name for word in command if word.endswith(".py")), Path(command[0]).name)
+        return cls(program, tuple(command), (cwd or Path()).absolute())
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """A job that is ready to run: a temporary `folder`, and in it `out`, where its processes may write.
+
+    `gpus` are the UUIDs of the GPUs of one node, `environment` is what the job finds.
+    """
+
+    launch: Launch
+    gpu: GPU
+    folder: Path
+    out: Path
+    gpus: tuple[str, ...]
+    environment: Mapping[str, str]
+    search_path: str
+
+    def run(
+        self,
+        settings: Settings,
+        configuration: Mapping[str, object],
+        watch: Callable[[sandbox.Usage], None] = lambda usage: None,
+    ) -> sandbox.Outcome:
+        """Runs it; every Python interpreter of it starts the tracer first, with `configuration`.
+
+        Raises:
+            sandbox.Refused: the job cannot be contained here, and was not run.
+        """
+        file = self.folder / "tracer.json"
+        file.write_text(json.dumps(configuration), encoding="utf-8")
+        return sandbox.run(
+            _command(self.launch, self.folder),
+            cwd=self.launch.cwd,
+            environment=self.environment,
+            out_dir=self.out,
+            files=self.folder,
+            preload=starter.write(self.folder / "start", file),
+            covers=shims.covered(self.folder / "bin", self.search_path),
+            discard=_writable(self.launch.cwd, self.environment),
+            limits=sandbox.Limits(
+                wall_s=settings.timeout_s,
+                cpu_s=failure.CPU_TIMES_WALL * settings.timeout_s,
+                memory_bytes=settings.memory_mib * MIB,
+            ),
+            watch=watch,
+            required=settings.require_containment,
+        )
+
+    def device(self) -> dict[str, object]:
+        """The fake device as the tracer is told of it."""
+        devices = [
+            {
+                "name": self.gpu.name,
+                "uuid": uuid,
+                "memory_bytes": self.gpu.usable_bytes,
+                "context_bytes": self.gpu.context_bytes,
+                "compute_capability": self.gpu.capability,
+                "sm_count": self.gpu.sm_count,
+                "index": index,
+            }
+            for index, uuid in enumerate(self.gpus)
+        ]
+        return {"library": str(LIBRARY), "devices": devices, "enforce_limit": False, "node_dir": None}
+
+
+@contextmanager
+def prepared(
+    launch: Launch, gpu: GPU, environment: Mapping[str, str], *, middle: bool = False
+) -> Iterator[DryRun]:
+    """Makes the folder of a dry run, and takes it away; `middle`: steps start their middle rank.
+
+    `environment` is that of the user, as `sbatch` would pass it on.
+
+    Raises:
+        FileNotFoundError: the job's folder, or a part of gpumem, is not there; the text says which.
+    """
+    if not LIBRARY.is_file():
+        raise FileNotFoundError(f"gpumem is not completely installed: {LIBRARY} is missing")
+    if not launch.cwd.is_dir():
+        raise FileNotFoundError(f"{launch.cwd}: no such folder to start the job in")
+    with tempfile.TemporaryDirectory(prefix="gpumem-") as made:
+        folder = Path(made).resolve()
+        out, programs = folder / "out", folder / "bin"
+        out.mkdir()
+        gpus = tuple(GPU_UUID % index for index in range(launch.layout.gpus))
+        search_path = environment.get("PATH", os.defpath)
+        shims.write(
+            programs,
+            out,
+            name=gpu.name,
+            uuids=gpus,
+            memory_bytes=gpu.memory_bytes,
+            compute_capability=gpu.capability,
+            search_path=search_path,
+            middle=middle,
+        )
+        job = _job_environment(environment, launch, middle) | {"PATH": f"{programs}:{search_path}"}
+        yield DryRun(launch, gpu, folder, out, gpus, job, search_path)
+
+
+def _command(launch: Launch, folder: Path) -> list[str]:
+    """The command to run; of a batch script a copy is run, as Slurm does."""
+    if launch.script is None:
+        return list(launch.command)
+    copy = folder / "job" / launch.name
+    copy.parent.mkdir()
+    shutil.copyfile(launch.script.path, copy)
+    return [*launch.script.interpreter, str(copy), *launch.command]
+
+
+def _job_environment(environment: Mapping[str, str], launch: Launch, middle: bool) -> dict[str, str]:
+    """The user's environment with what Slurm sets in the batch script of such a job."""
+    kept = {name: value for name, value in environment.items() if not name.startswith(CLUSTER_VARIABLES)}
+    options = launch.script.options if launch.script else {}
+    cpus = options.get("cpus-per-task") or options.get("c") or "1"
+    job = {
+        "SLURM_JOB_ID": JOB_ID,
+        "SLURM_JOBID": JOB_ID,
+        "SLURM_JOB_NAME": launch.script.job_name if launch.script else launch.name,
+        "SLURM_CPUS_ON_NODE": cpus,
+        "SLURM_CPUS_PER_TASK": cpus,
+        "SLURM_SUBMIT_HOST": "localhost",
+        "SLURM_SUBMIT_DIR": str(launch.cwd),
+    }
+    job |= layout.slurm_variables(launch.layout, launch.script)
+    if launch.world_size and launch.script is None and not layout.is_launched(launch.command):
+        rank = launch.world_size // 2 if middle else 0
+        job |= layout.worker_variables(launch.world_size, rank, launch.layout.gpus)
+    if launch.script and launch.script.partition:
+        job["SLURM_JOB_PARTITION"] = launch.script.partition
+    array = options.get("array") or options.get("a")
+    if array and (first := re.match(r"\d+", array)):
+        job |= {"SLURM_ARRAY_JOB_ID": JOB_ID, "SLURM_ARRAY_TASK_ID": first[0], "SLURM_ARRAY_TASK_COUNT": "1"}
+    polite = {"OMP_NUM_THREADS": str(min(4, os.cpu_count() or 1))}  # on a login node that others use as well
+    return polite | kept | OFFLINE | job
+
+
+def _writable(cwd: Path, environment: Mapping[str, str]) -> list[Path]:
+    """Where a job usually writes; the dry run may, too, and nothing of it stays."""
+    named = [Path(value) for name in WRITABLE if (value := environment.get(name))]
+    return [cwd, Path("/tmp"), Path("/var/tmp"), *(place for place in named if place.is_absolute())]  # noqa: S108

@@ -19,16 +19,18 @@ import tempfile
 import time
 from pathlib import Path
 
-from estimator import catalog, trace_run
+from estimator import catalog
 
+ROOT = Path(__file__).parent.parent / "estimator"
+INJECT = ROOT / "tracer" / "inject"
 EVENTS, GOAL_S, GOAL_RATIO = 100_000, 2.0, 2.0
 
 STEPS = """
 import sys, time, torch
 from torch import nn
 count = int(sys.argv[1])
-
-model = nn.Sequential(*(nn.TransformerEncoderLayer(768, 12, 3072, batch_first=True) for _ in range(12))).cuda()
+layers = [nn.TransformerEncoderLayer(768, 12, 3072, batch_first=True) for _ in range(12)]
+model = nn.Sequential(*layers).cuda()
 optimizer = torch.optim.AdamW(model.parameters())
 x = torch.empty(8, 1024, 768, device="cuda")
 spent = []
@@ -41,15 +43,12 @@ for step in range(count):
     if step == count - 2:
         print(sorted(spent)[len(spent) // 2], flush=True)
 """
-HISTORY = (
-    """
+HISTORY = f"""
 import torch
-for _ in range(%d // 3 + 1):
+for _ in range({EVENTS // 3 + 1}):
     torch.empty(1 << 12, device="cuda")
 print("end", flush=True)
-"""
-    % EVENTS
-)  # an allocation is three events: taken, given back, free
+"""  # an allocation is three events: taken, given back, free
 
 
 def run(program: str, steps: int, tracing: bool) -> tuple[str, float, Path, tempfile.TemporaryDirectory[str]]:
@@ -58,11 +57,12 @@ def run(program: str, steps: int, tracing: bool) -> tuple[str, float, Path, temp
     out = Path(folder.name)
     gpu = catalog.load().find("a100-80gb")
     settings = {
-        "library": str(trace_run.LIBRARY),
+        "library": str(ROOT / "fake_cuda" / "lib" / "libgpumem_cuda.so"),
         "devices": [
             {
                 "name": gpu.name, "uuid": "GPU-0", "memory_bytes": gpu.memory_bytes, "index": 0,
-                "context_bytes": gpu.context_bytes, "compute_capability": gpu.capability, "sm_count": gpu.sm_count,
+                "context_bytes": gpu.context_bytes, "compute_capability": gpu.capability,
+                "sm_count": gpu.sm_count,
             }
         ],
         "enforce_limit": False,
@@ -77,7 +77,7 @@ def run(program: str, steps: int, tracing: bool) -> tuple[str, float, Path, temp
         text=True,
         env=os.environ
         | {
-            "PYTHONPATH": str(trace_run.HERE / "tracer" / "inject"),
+            "PYTHONPATH": str(INJECT),
             "GPUMEM_TRACER": str(out / "tracer.json"),
         },
     )
@@ -119,9 +119,8 @@ def main() -> int:
     if options.json:
         print(json.dumps(result))
     else:
-        print(
-            f"a step: {statistics.median(plain) * 1e3:.1f} ms, traced {statistics.median(traced) * 1e3:.1f} ms"
-        )
+        steps = (f"{statistics.median(times) * 1e3:.1f} ms" for times in (plain, traced))
+        print("a step: " + ", traced ".join(steps))
         print(f"ratio:  {ratio:.2f} (goal {GOAL_RATIO})")
         print(f"{events} events collected and written in {statistics.median(written):.2f} s (goal {GOAL_S})")
     return 0 if result["goals_met"] else 1

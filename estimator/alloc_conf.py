@@ -3,7 +3,7 @@
 Since torch 2.9 two parsers of PyTorch read the same text one after the other, those of
 `c10/core/AllocatorConfig.cpp` and `c10/cuda/CUDAAllocatorConfig.cpp`; before, there was one, which was
 stricter. What a version does not know is an error in it. Options of host memory (`pinned_...`) are checked
-and have no effect here.
+and have no effect here, nor has `throw_on_cudamalloc_oom`: the limit that it is about is seen before.
 """
 
 from __future__ import annotations
@@ -283,7 +283,7 @@ class _Cuda:
                 "per_process_memory_fraction": self._fraction,
             }
         if version >= (2, 12):
-            self.keys |= {"pinned_free_catch_all": _flag, "throw_on_cudamalloc_oom": self._throw}
+            self.keys |= {"pinned_free_catch_all": _flag, "throw_on_cudamalloc_oom": _flag}
 
     def parse(self, text: str) -> None:
         tokens = _Tokens(text, r"\s")
@@ -326,10 +326,6 @@ class _Cuda:
         if math.isnan(fraction) or not 0 <= fraction <= 1:
             raise AllocConfError("per_process_memory_fraction is invalid, set it in [0.0, 1.0]")
         self.found["memory_fraction"] = fraction
-        return at
-
-    def _throw(self, tokens: _Tokens, at: int) -> int:
-        self.found["throw_on_cudamalloc_oom"] = tokens.flag(at)
         return at
 
 

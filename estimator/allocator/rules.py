@@ -32,7 +32,9 @@ class AllocatorConfig:
     None when nothing did.
     `oldest_segment_first`: which of free blocks of one size is taken, the one in the oldest segment (since
     pytorch/pytorch#183591, 2026) or the lowest in address (before).
-    `whole_fraction_is_a_limit`: whether a fraction of 1.0 that was set counts as a limit (before torch 2.10).
+    `any_pool_is_a_capture`: whether a private pool in use stops all freeing, even where no CUDA graph is
+    captured (before 2026).
+    `whole_fraction_is_a_limit`: whether a fraction of 1.0 that was set is a limit, too (before torch 2.10).
 
     `estimator.alloc_conf` makes one from the text of an environment variable and the version of torch.
     """
@@ -45,7 +47,6 @@ class AllocatorConfig:
     garbage_collection_threshold: float = 0.0
     expandable_segments: bool = False
     memory_fraction: float | None = None
-    throw_on_cudamalloc_oom: bool = False
     whole_fraction_is_a_limit: bool = False
     any_pool_is_a_capture: bool = False
 

@@ -1,5 +1,7 @@
 // The CUDA runtime (libcudart): streams, events, capture and graphs.
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -14,6 +16,16 @@ using namespace gpumem;
 namespace {
 
 struct Graph;
+
+std::atomic<bool> g_collectives_held{false};
+
+bool is_watchdog_of_nccl() {
+  thread_local const bool is = [] {
+    char name[16] = "";
+    return pthread_getname_np(pthread_self(), name, sizeof name) == 0 && std::strcmp(name, "pt_nccl_watchdg") == 0;
+  }();
+  return is;
+}
 
 struct Stream {
   int device = 0, priority = 0;
@@ -118,7 +130,14 @@ API int cudaEventRecord(TimedEvent* event, Stream* handle) {
   return kSuccess;
 }
 API int cudaEventRecordWithFlags(TimedEvent* event, Stream* stream, unsigned) { return cudaEventRecord(event, stream); }
-API int cudaEventQuery(TimedEvent* event) { return event->done() ? kSuccess : kNotReady; }
+API void gpumem_hold_collectives(int held) { g_collectives_held = held != 0; }
+
+// NCCL's watchdog of PyTorch lets go of a collective's tensors when it finds its event complete, at some time of
+// its own. It is told to wait until the tracer says so, that a trace does not depend on the machine's speed.
+API int cudaEventQuery(TimedEvent* event) {
+  const bool waits = g_collectives_held && is_watchdog_of_nccl();
+  return event->done() && !waits ? kSuccess : kNotReady;
+}
 NO_OP(cudaEventSynchronize)
 // Everything is done at once, unless a test holds a stream: then its events stay pending until it lets go.
 API void gpumem_hold_stream(Stream* handle, int hold) {

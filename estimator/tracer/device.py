@@ -68,6 +68,10 @@ class FakeDevice:
         """Begins a new interval in the log of events."""
         self._library.gpumem_mark()
 
+    def hold_collectives(self, held: bool) -> None:
+        """Whether PyTorch's watchdog of NCCL is told that no collective has ended yet."""
+        self._library.gpumem_hold_collectives(int(held))
+
     def events(self) -> List[Event]:
         """All that was logged so far, in order."""
         count = self._library.gpumem_events(None, 0)

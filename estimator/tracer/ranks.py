@@ -230,6 +230,48 @@ def facts() -> Dict[str, Any]:
     return found
 
 
+class Collectives:
+    """When PyTorch lets go of what its collectives over NCCL were given.
+
+    Its watchdog looks for ended ones every 100 ms, and keeps their tensors until then: on hardware, DDP's
+    first buckets usually live on beside those of its second step. So that a trace does not depend on the
+    machine's speed, they are held until the first backward pass of the next step, and all let go there.
+    """
+
+    def __init__(self, hold: Callable[[bool], None]) -> None:
+        self._hold = hold
+        self._settled_at = -1
+        hold(True)
+
+    def settle(self, step: int) -> None:
+        """Lets go of all ended collectives, once a step."""
+        if step == self._settled_at:
+            return
+        self._settled_at = step
+        with contextlib.suppress(Exception):  # a part of PyTorch that has no stable interface
+            backends = _nccl_backends()
+            if backends:
+                self._hold(False)
+                for backend in backends:
+                    backend._wait_for_pending_works()
+        self._hold(True)
+
+
+def _nccl_backends() -> List[Any]:
+    torch = sys.modules["torch"]
+    if not torch.distributed.is_initialized():
+        return []
+    world = sys.modules["torch.distributed.distributed_c10d"]._world
+    kind = torch.distributed.ProcessGroupNCCL
+    found = []
+    for group in world.pg_map:
+        with contextlib.suppress(RuntimeError):  # a group without a backend for the GPU
+            backend = group._get_backend(torch.device("cuda"))
+            if isinstance(backend, kind):
+                found.append(backend)
+    return found
+
+
 def worker_environment(rank: int, local: int, world_size: int) -> Dict[str, str]:
     """What torchrun sets for a worker (see "Environment Variables" of torch.distributed.run)."""
     return {

@@ -18,6 +18,7 @@ from . import compile
 from . import device as fake
 from .life import Life, describe
 from .modules import ModuleCalls
+from .ranks import Collectives
 
 ACTIONS = (
     "alloc", "free_requested", "free_completed",
@@ -32,6 +33,7 @@ class Recorder:
 
     def __init__(self, device: Any, life: Life, max_events: int) -> None:
         self._device, self.life, self._max_events = device, life, max_events
+        self._collectives = Collectives(device.hold_collectives)
         self._streams: Dict[int, Any] = {}  # of the marks, by device
         self._first_marks: Dict[int, int] = {}
         self._first_calls: Dict[int, int] = {}
@@ -225,6 +227,7 @@ class Recorder:
                 return function(*arguments, **options)
             self._in_backward = True
             self.life.backwards += 1
+            self._collectives.settle(self.life.steps())
             self._mark("backward")
             try:
                 return function(*arguments, **options)

@@ -1,0 +1,108 @@
+"""One rank of many, traced alone with the real torch: what it must hold, by what the others hold."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from estimator.tracer.ranks import Alone
+
+ROOT = Path(__file__).parents[3]
+TRACER = ROOT / "estimator" / "tracer"
+LIBRARY = ROOT / "estimator" / "fake_cuda" / "lib" / "libgpumem_cuda.so"
+GPU = {
+    "name": "NVIDIA A100 80GB PCIe",
+    "memory_bytes": 80 * 2**30,
+    "context_bytes": 2**29,
+    "compute_capability": [8, 0],
+    "sm_count": 108,
+}
+MIB = 1024**2
+WIDTH, LAYERS, RANKS = 1024, 8, 4
+PARAMETERS = LAYERS * (WIDTH * WIDTH + WIDTH) * 4  # bytes
+TRAINING = f"""
+import os, torch, torch.distributed as dist
+dist.init_process_group("nccl")
+rank = int(os.environ["LOCAL_RANK"])
+torch.cuda.set_device(rank)
+model = torch.nn.Sequential(*(torch.nn.Linear({WIDTH}, {WIDTH}) for _ in range({LAYERS}))).cuda()
+WRAP
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(10):
+    loss = model(torch.randn(8, {WIDTH}, device="cuda")).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    sizes = [None] * dist.get_world_size()
+    dist.all_gather_object(sizes, rank)
+    total = torch.ones(1, dtype=torch.int64).cuda()
+    dist.all_reduce(total)
+    dist.barrier()
+print(rank, sizes, total.item(), flush=True)
+"""
+DDP = "model = torch.nn.parallel.DistributedDataParallel(model, device_ids=[rank])"
+FSDP = "from torch.distributed.fsdp import fully_shard; [fully_shard(m) for m in model]; fully_shard(model)"
+
+
+def launch(folder: Path, program: str, *, middle: bool = False) -> list[dict]:
+    """The traces of `torchrun --nproc_per_node=4` of the program."""
+    out = folder / "out"
+    out.mkdir()
+    settings = {
+        "library": str(LIBRARY),
+        "devices": [GPU | {"index": index, "uuid": f"GPU-{index}"} for index in range(RANKS)],
+        "trace": {"out_dir": str(out), "steps": 3, "max_events": 1_000_000, "middle": middle},
+    }
+    (folder / "tracer.json").write_text(json.dumps(settings))
+    script = folder / "train.py"
+    script.write_text(program)
+    environment = {"PYTHONPATH": str(TRACER / "inject"), "GPUMEM_TRACER": str(folder / "tracer.json")}
+    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={RANKS}", script]
+    done = subprocess.run(
+        command, env=os.environ | environment, capture_output=True, text=True, timeout=200, cwd=folder
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(path.read_text()) for path in out.iterdir()]
+
+
+def state_bytes(trace: dict) -> int:
+    """What parameters, gradients and the optimizer's state hold when the run ends."""
+    live: dict[int, int] = {}
+    events = trace["events"]
+    for code, address, size in zip(events["action"], events["address"], events["size"], strict=True):
+        if trace["actions"][code] == "alloc":
+            live[address] = size
+        elif trace["actions"][code] == "free_completed":
+            live.pop(address, None)
+    return sum(live.values())
+
+
+def test_ddp_holds_all_parameters_and_buckets_of_gradients(tmp_path: Path) -> None:
+    (trace,) = launch(tmp_path, TRAINING.replace("WRAP", DDP), middle=True)
+    assert (trace["rank"], trace["world_size"], trace["device"]) == (2, RANKS, 2)
+    assert trace["groups"] == [{"backend": "nccl", "ranks": RANKS}]
+    # parameters, gradients, two moments, and the buckets, which are another copy of the gradients
+    assert state_bytes(trace) == pytest.approx(5 * PARAMETERS, rel=0.3)
+    assert state_bytes(trace) > 5 * PARAMETERS
+
+
+def test_fsdp_holds_its_share_of_everything(tmp_path: Path) -> None:
+    (trace,) = launch(tmp_path, TRAINING.replace("WRAP", FSDP))
+    assert (trace["rank"], trace["steps"], trace["end"]) == (0, 3, "steps")
+    shares = 4 * PARAMETERS // RANKS
+    assert shares < state_bytes(trace) < shares + 2 * PARAMETERS // LAYERS + 40 * MIB
+    assert trace["peaks"]["allocated"] < 4 * PARAMETERS
+
+
+@pytest.mark.parametrize(("middle", "wanted"), [(False, 0), (True, 2)])
+def test_only_the_wanted_rank_of_a_launcher_is_run(middle: bool, wanted: int) -> None:
+    alone = Alone(middle)
+    started = [rank for rank in range(4) if not alone.is_other_rank({"RANK": str(rank), "WORLD_SIZE": "4"})]
+    assert started == [wanted]
+    assert not alone.is_other_rank({"RANK": "3"})
+    assert not alone.is_other_rank({"RANK": "x", "WORLD_SIZE": "4"})

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import os
 import threading
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
@@ -43,13 +44,14 @@ class Recorder:
         self._in_backward = False
         self._main = threading.get_ident()
         self._depth = 0  # of module calls in the main thread
+        self._forked = False  # a data loading worker, whose modules are transforms: CUDA may not be touched
         self._held: List[int] = []
         self._calls = ModuleCalls(lambda: self._note(CALL_BYTES))
 
     @property
     def recording(self) -> bool:
-        """Whether the program has used the GPU."""
-        return bool(self._streams)
+        """Whether this process is the one that is recorded, and has used the GPU."""
+        return bool(self._streams) and not self._forked
 
     def attach(self) -> None:
         """Hooks into torch."""
@@ -57,6 +59,7 @@ class Recorder:
         import torch.optim.optimizer as optimizers
 
         self._torch = torch
+        os.register_at_fork(after_in_child=self._leave_alone)
         self._is_compiling = getattr(torch.compiler, "is_dynamo_compiling", torch.compiler.is_compiling)
         torch.cuda._lazy_call(self._start)
         torch.autograd.backward = self._around_backward(torch.autograd.backward)
@@ -118,6 +121,9 @@ class Recorder:
             "calls": {"event": calls, "module": self._calls.moments[: len(calls)]},
             "complete": len(history) < self._max_events,
         }
+
+    def _leave_alone(self) -> None:
+        self._forked = True
 
     def _start(self) -> None:
         """Called by torch as soon as CUDA is initialised, before the first allocation."""

@@ -155,7 +155,10 @@ def test_data_loading_workers_leave_no_trace_and_no_process(traced):
     program = """
 import torch
 from torch.utils.data import DataLoader, TensorDataset
-loader = DataLoader(TensorDataset(torch.zeros(512, 16)), batch_size=4, num_workers=2)
+transform = torch.nn.ReLU()  # modules that run in the workers are common: those of torchvision.transforms
+def collate(items):
+    return [transform(torch.stack([x for x, in items]))]
+loader = DataLoader(TensorDataset(torch.zeros(512, 16)), batch_size=4, num_workers=2, collate_fn=collate)
 model = torch.nn.Linear(16, 1).cuda()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for (x,) in loader:

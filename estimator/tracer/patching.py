@@ -12,9 +12,12 @@ from typing import Any, Callable
 
 
 def put_before(owner: Any, name: str, handle: Callable[..., Any]) -> None:
-    """Calls of `owner.name` become `handle(original, *arguments, **options)`; a missing name is left out."""
+    """Calls of `owner.name` become `handle(original, *arguments, **options)`.
+
+    What is not there, or no function, is left alone.
+    """
     original = getattr(owner, name, None)
-    if original is None:
+    if not callable(original):
         return
     from torch.overrides import handle_torch_function, has_torch_function
 
@@ -25,3 +28,16 @@ def put_before(owner: Any, name: str, handle: Callable[..., Any]) -> None:
         return handle(original, *arguments, **options)
 
     setattr(owner, name, call)
+    _tell_torchscript(original, call)
+
+
+def _tell_torchscript(original: Any, call: Any) -> None:
+    """TorchScript finds torch's operators by the identity of the function."""
+    try:
+        from torch.jit import _builtins
+
+        operator = _builtins._find_builtin(original)
+        if operator is not None:
+            _builtins._register_builtin(call, operator)
+    except (ImportError, AttributeError):
+        pass

@@ -32,6 +32,7 @@ class TracedRun:
         self._reason: Optional[str] = None
         self._recorder: Any = None
         self._gradless: Any = None
+        self._sizes: Any = None
         self._exit_code = 0
         self._is_ending = False
         self._pid = os.getpid()
@@ -60,7 +61,7 @@ class TracedRun:
 
         weights.leave_uninitialised()
         checkpoints.map_files()
-        values.make_readable()
+        self._sizes = values.make_readable(self._settings.get("selected_fraction", 1.0))
         compile.without_kernels()
         generation.end_at_greatest_length()
         self._gradless = gradless = Gradless()
@@ -128,6 +129,7 @@ class TracedRun:
         if self._recorder is not None and self._recorder.recording:
             if end == "steps" and not self._recorder.life.evaluations:
                 trace["unreached"] = self._gradless.unreached()[:MAX_PLACES]
+            trace.update(sizes=self._sizes.listed(), integers_read=self._sizes.integers_read)
             return [dict(trace, **of_one_gpu) for of_one_gpu in self._recorder.collect()]
         trace["reason"] = self._reason or _absence(torch is not None)
         return [trace]

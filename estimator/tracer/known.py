@@ -1,0 +1,223 @@
+"""What small tensors on the fake device would hold, where that can be told without a kernel.
+
+Integers and booleans that a program copies to the GPU (tokens, labels, lengths, masks) are known, and so is
+what follows from them alone: the same function is called on the CPU's values. A router's choice of experts is
+not known; it is assumed to be even, and what follows from it is marked as assumed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+from .patching import put_before
+
+MOST = 1 << 18  # elements of one tensor that is followed
+
+CARRIED = (
+    "__getitem__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__and__", "__or__",
+    "__xor__", "__invert__", "__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__",
+    "__floordiv__", "__mod__", "__neg__", "eq", "ne", "lt", "le", "gt", "ge", "greater", "less",
+    "not_equal", "logical_and", "logical_or", "logical_not", "logical_xor", "any", "all", "sum",
+    "max", "min", "amax", "amin", "cumsum", "diff", "clamp", "add", "sub", "mul", "view", "reshape",
+    "flatten", "squeeze", "unsqueeze", "expand", "expand_as", "permute", "transpose", "t",
+    "contiguous", "clone", "detach", "long", "int", "bool", "float", "to", "type", "repeat",
+    "unbind", "split", "chunk", "sort", "argsort", "flip", "roll", "masked_fill", "scatter",
+    "gather", "index_select", "bincount", "count_nonzero", "tril", "triu", "isin", "new_zeros",
+    "new_ones",
+)  # fmt: skip
+FUNCTIONS = (
+    "eq", "ne", "lt", "le", "gt", "ge", "greater", "less", "not_equal", "logical_and", "logical_or",
+    "logical_not", "any", "all", "sum", "max", "min", "cumsum", "diff", "clamp", "where", "sort", "argsort",
+    "bincount", "histc", "count_nonzero", "tril", "triu", "isin", "stack", "cat", "zeros_like", "ones_like",
+)  # fmt: skip
+IN_PLACE = (
+    "__setitem__", "masked_fill_", "scatter_", "scatter_add_", "index_add_", "index_fill_", "fill_", "zero_",
+    "add_", "sub_", "mul_", "__iadd__", "__isub__", "__iand__", "__ior__", "copy_",
+)  # fmt: skip
+FACTORIES = ("tensor", "as_tensor", "arange", "zeros", "ones", "full")
+
+
+class Values(NamedTuple):
+    """What a tensor holds, as a tensor on the CPU; `assumed`: it follows from an assumption."""
+
+    held: Any
+    assumed: bool
+
+
+class Known:
+    """The tensors whose values are known; each as long as it lives and is not written to."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._entries: Dict[int, Tuple[Any, int, Values]] = {}
+
+    def of(self, tensor: Any) -> Optional[Values]:
+        """What this tensor on the device holds; None: nobody knows."""
+        entry = self._entries.get(id(tensor))
+        if entry is None or entry[0]() is not tensor or _version(tensor) != entry[1]:
+            return None
+        return entry[2]
+
+    def remember(self, tensor: Any, held: Any, assumed: bool = False) -> None:
+        """From now on this is what the tensor on the device holds."""
+        key = id(tensor)
+        version = _version(tensor)
+        if version is None or held.shape != tensor.shape or held.numel() > MOST:
+            return
+        held = held.to(tensor.dtype) if held.dtype is not tensor.dtype else held
+        self._entries[key] = (weakref.ref(tensor, lambda _: self._drop(key)), version, Values(held, assumed))
+
+    def _drop(self, key: int) -> None:
+        entry = self._entries.get(key)
+        if entry is not None and entry[0]() is None:
+            del self._entries[key]
+
+    def follow(self) -> None:
+        """Puts the following before torch's own functions."""
+        torch = self._torch
+        tensor = torch.Tensor
+        for name in CARRIED:
+            put_before(tensor, name, self._carried)
+        for name in FUNCTIONS:
+            put_before(torch, name, self._carried)
+        put_before(torch.nn.functional, "one_hot", self._carried)
+        for name in IN_PLACE:
+            put_before(tensor, name, self._in_place)
+        for name in FACTORIES:
+            put_before(torch, name, self._made)
+        put_before(tensor, "cuda", self._moved)
+        put_before(tensor, "to", self._moved)
+        for owner in (torch, tensor):
+            put_before(owner, "topk", self._chosen)
+            put_before(owner, "argmax", self._chosen)
+
+    # --- what follows from what is known ---
+
+    def _carried(self, original: Any, *arguments: Any, **options: Any) -> Any:
+        result = original(*arguments, **options)
+        if self._entries and self._concerns(arguments, options):
+            self._try(self._remember_result, original, arguments, options, result)
+        return result
+
+    def _remember_result(self, original: Any, arguments: Any, options: Any, result: Any) -> None:
+        torch = self._torch
+        found: List[Values] = []
+        on_cpu = [self._on_cpu(value, found) for value in arguments]
+        named = {name: self._on_cpu(value, found) for name, value in options.items() if name != "device"}
+        if not found:
+            return
+        with torch.no_grad():
+            held = original(*on_cpu, **named)
+        assumed = any(values.assumed for values in found)
+        pairs = zip(result, held) if isinstance(result, (tuple, list)) else ((result, held),)  # noqa: B905
+        for one, values in pairs:
+            if isinstance(one, torch.Tensor) and one.is_cuda and isinstance(values, torch.Tensor):
+                self.remember(one, values, assumed)
+
+    def _in_place(self, original: Any, tensor: Any, *arguments: Any, **options: Any) -> Any:
+        before = self.of(tensor) if self._entries else None
+        result = original(tensor, *arguments, **options)
+        if before is not None:
+            self._try(self._write, original, tensor, before, arguments, options)
+        elif _name(original) == "copy_" and arguments:
+            self._try(self._copied, tensor, arguments[0])
+        return result
+
+    def _write(self, original: Any, tensor: Any, before: Values, arguments: Any, options: Any) -> None:
+        found = [before]
+        on_cpu = [self._on_cpu(value, found) for value in arguments]
+        named = {name: self._on_cpu(value, found) for name, value in options.items()}
+        held = before.held.clone()
+        original(held, *on_cpu, **named)
+        self.remember(tensor, held, any(values.assumed for values in found))
+
+    def _on_cpu(self, value: Any, found: List[Values]) -> Any:
+        """An argument with known values in the place of tensors on the device."""
+        torch = self._torch
+        if isinstance(value, torch.Tensor):
+            if not value.is_cuda:
+                return value
+            values = self.of(value)
+            if values is None:
+                raise LookupError
+            found.append(values)
+            return values.held
+        if isinstance(value, (tuple, list)) and type(value) in (tuple, list):
+            return type(value)(self._on_cpu(one, found) for one in value)
+        if isinstance(value, torch.device):
+            return torch.device("cpu")
+        if isinstance(value, str) and value.startswith("cuda"):
+            return "cpu"
+        return value
+
+    def _concerns(self, arguments: Any, options: Any) -> bool:
+        entries = self._entries
+        for value in arguments:
+            if id(value) in entries:
+                return True
+            if type(value) in (tuple, list) and any(id(one) in entries for one in value):
+                return True
+        return bool(options) and any(id(value) in entries for value in options.values())
+
+    # --- where it comes from ---
+
+    def _moved(self, original: Any, tensor: Any, *arguments: Any, **options: Any) -> Any:
+        result = original(tensor, *arguments, **options)
+        if result.is_cuda and not tensor.is_cuda:
+            self._try(self._copied, result, tensor)
+        return result
+
+    def _copied(self, tensor: Any, source: Any) -> None:
+        torch = self._torch
+        if not isinstance(source, torch.Tensor) or source.numel() > MOST or not tensor.is_cuda:
+            return
+        if source.is_floating_point() or source.is_complex() or source.layout is not torch.strided:
+            return
+        values = self.of(source) if source.is_cuda else Values(source.detach().clone(), False)
+        if values is not None:
+            self.remember(tensor, values.held.expand(tensor.shape), values.assumed)
+
+    def _made(self, original: Any, *arguments: Any, **options: Any) -> Any:
+        result = original(*arguments, **options)
+        if result.is_cuda and not result.is_floating_point() and result.numel() <= MOST:
+            self._try(self._remember_made, original, arguments, options, result)
+        return result
+
+    def _remember_made(self, original: Any, arguments: Any, options: Any, result: Any) -> None:
+        found: List[Values] = []
+        on_cpu = [self._on_cpu(value, found) for value in arguments]
+        self.remember(result, original(*on_cpu, **dict(options, device="cpu")), any(v.assumed for v in found))
+
+    def _chosen(self, original: Any, tensor: Any, *arguments: Any, **options: Any) -> Any:
+        """The indices of the largest elements: assumed to fall on all alike."""
+        result = original(tensor, *arguments, **options)
+        indices = result[1] if isinstance(result, tuple) else result
+        if indices.is_cuda and 0 < indices.numel() <= MOST and tensor.dim():
+            self._try(self._assume_even, tensor, indices)
+        return result
+
+    def _assume_even(self, tensor: Any, indices: Any) -> None:
+        choices = tensor.shape[-1]
+        if tensor.shape[:-1] not in (indices.shape, indices.shape[:-1]):
+            return
+        torch = self._torch
+        self.remember(indices, (torch.arange(indices.numel()) % choices).view(indices.shape), assumed=True)
+
+    @staticmethod
+    def _try(function: Any, *arguments: Any) -> None:
+        """What goes wrong while following makes a tensor unknown, no more."""
+        with contextlib.suppress(Exception):
+            function(*arguments)
+
+
+def _name(function: Any) -> str:
+    return getattr(function, "__name__", "")
+
+
+def _version(tensor: Any) -> Optional[int]:
+    try:
+        return int(tensor._version)
+    except RuntimeError:  # tensors of the inference mode do not count how often they are written
+        return 0

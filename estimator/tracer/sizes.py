@@ -1,0 +1,153 @@
+"""Sizes that follow data: kernels do nothing, so nobody counts how many elements a mask selects.
+
+Where the values are known (`known.py`) the size is. Elsewhere it is `fraction` of the most that it can be,
+and the place in the program is noted: the estimate is bounded by it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+from .known import Known
+
+OWN = os.path.dirname(os.path.abspath(__file__))
+OPERATORS = os.path.join("torchvision", "ops")
+CALLERS = 2  # functions of the program that are remembered with a size
+
+Frame = Tuple[str, int, str]  # file, line, function
+
+
+class Sizes:
+    """Answers the operators whose results have a size that only a kernel could tell."""
+
+    def __init__(self, torch: Any, known: Known, fraction: float) -> None:
+        self._torch, self._known, self._fraction = torch, known, fraction
+        self._torch_folder = os.path.dirname(torch.__file__)
+        self._noted: Dict[Tuple[str, Tuple[Frame, ...]], int] = {}
+        self._library: Any = None
+        self.integers_read = 0
+
+    def answer(self) -> None:
+        """Registers the operators, for the life of the process."""
+        library = self._library = self._torch.library.Library("aten", "IMPL")
+        for name, kernel in (
+            ("nonzero", self._nonzero),
+            ("_unique2", self._unique2),
+            ("unique_dim", self._unique_dim),
+            ("unique_consecutive", self._unique_consecutive),
+            ("repeat_interleave.Tensor", self._repeat_interleave),
+            ("_linalg_check_errors", self._checked),
+        ):
+            try:
+                library.impl(name, kernel, "CUDA")
+            except RuntimeError:  # not in this torch
+                continue
+
+    def note(self, what: str) -> None:
+        """The size of a result of `what` is a bound; the lines of the program are remembered with it."""
+        key = (what, tuple(self._callers()))
+        self._noted[key] = self._noted.get(key, 0) + 1
+
+    def listed(self) -> List[Dict[str, Any]]:
+        """Every place where a size was a bound, and how often."""
+        return [
+            {"what": what, "frames": [list(frame) for frame in frames], "count": count}
+            for (what, frames), count in list(self._noted.items())[:1000]
+        ]
+
+    def _callers(self) -> Iterator[Frame]:
+        """The innermost functions that belong neither to torch nor to us."""
+        frame: Any = sys._getframe(1)
+        found = 0
+        while frame is not None and found < CALLERS:
+            name = frame.f_code.co_filename
+            if not name.startswith((OWN, self._torch_folder + os.sep, "<")) and OPERATORS not in name:
+                found += 1
+                yield name, frame.f_lineno, frame.f_code.co_name
+            frame = frame.f_back
+
+    def _count(self, what: str, most: int, true: Optional[int], assumed: bool) -> int:
+        if true is None or assumed:
+            self.note(what)
+        return max(int(most * self._fraction + 0.5), min(most, 1)) if true is None else true
+
+    # --- the operators; shapes as those of torch ---
+
+    def _nonzero(self, tensor: Any) -> Any:
+        values = self._known.of(tensor)
+        found = None if values is None else values.held.nonzero()
+        true = None if found is None else len(found)
+        count = self._count("nonzero", tensor.numel(), true, values is not None and values.assumed)
+        options = {"dtype": self._torch.long, "device": tensor.device}
+        result = self._torch.empty((tensor.dim(), count), **options).t()
+        if found is not None and values is not None:
+            self._known.remember(result, found, values.assumed)
+        return result
+
+    def _unique2(
+        self, tensor: Any, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
+    ) -> Any:
+        return self._unique("unique", tensor, None, return_inverse, return_counts, sort=True)
+
+    def _unique_dim(
+        self,
+        tensor: Any,
+        dim: int,
+        sorted: bool = True,
+        return_inverse: bool = False,
+        return_counts: bool = False,
+    ) -> Any:
+        return self._unique("unique", tensor, dim, return_inverse, return_counts, sort=True)
+
+    def _unique_consecutive(
+        self,
+        tensor: Any,
+        return_inverse: bool = False,
+        return_counts: bool = False,
+        dim: Optional[int] = None,
+    ) -> Any:
+        return self._unique("unique_consecutive", tensor, dim, return_inverse, return_counts, sort=False)
+
+    def _unique(
+        self, what: str, tensor: Any, dim: Optional[int], inverse: bool, counts: bool, sort: bool
+    ) -> Tuple[Any, Any, Any]:
+        torch = self._torch
+        values = self._known.of(tensor)
+        function = torch.unique if sort else torch.unique_consecutive
+        true = None if values is None else function(values.held, dim=dim)
+        most = tensor.numel() if dim is None else tensor.shape[dim]
+        length = None if true is None else true.shape[0 if dim is None else dim]
+        count = self._count(what, most, length, values is not None and values.assumed)
+        if sort and dim is None:
+            torch.sort(tensor.reshape(-1))  # what the operator itself takes for a moment
+        shape = [count] if dim is None else [*tensor.shape]
+        if dim is not None:
+            shape[dim] = count
+        result = tensor.new_empty(shape)
+        if true is not None and values is not None:
+            self._known.remember(result, true, values.assumed)
+        integers = {"dtype": torch.long, "device": tensor.device}
+        places = torch.empty(tensor.shape if dim is None else [most], **integers) if inverse else None
+        empty = torch.empty(0, **integers)
+        return (
+            result,
+            places if places is not None else empty,
+            torch.empty(count, **integers) if counts else empty.clone(),
+        )
+
+    def _repeat_interleave(self, repeats: Any, output_size: Optional[int] = None) -> Any:
+        torch = self._torch
+        if output_size is None:
+            values = self._known.of(repeats)
+            true = None if values is None else int(values.held.sum())
+            output_size = self._count(
+                "repeat_interleave", repeats.numel(), true, values is not None and values.assumed
+            )
+        torch.cumsum(repeats, 0)
+        return torch.empty(output_size, dtype=repeats.dtype, device=repeats.device)
+
+    @staticmethod
+    def _checked(*arguments: Any, **options: Any) -> None:
+        """No matrix is singular."""

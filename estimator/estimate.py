@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -15,6 +15,7 @@ from estimator.allocator import (
     as_recorded,
     replay,
 )
+from estimator.bounds import Bound, of_trace, told
 from estimator.capacity import PROBES, least_capacity
 from estimator.catalog import GPU
 from estimator.owners import Owner, Split
@@ -24,9 +25,6 @@ from estimator.trace import Events, InputFile, Trace
 from settings import GIB, MIB
 from settings import Estimate as Settings
 
-# how many blocks of a kernel fit a multiprocessor: sizes the scratch space of sorts and scans (kilobytes)
-HARMLESS_ANSWERS = ("occupancy",)
-NAMES_SHOWN = 5
 LEAST_KEPT = 2 * MIB  # one small segment: what batches keep is told if it may be more
 LEAST_EVENTS = 100_000  # of a trace whose least memory is searched in every estimate
 LEAST_RESOLUTION = 0.01  # of the peak
@@ -93,6 +91,8 @@ class Estimate:
     torch_version: str | None
     gpu: str
     fits: bool
+    bounded_by: tuple[Bound, ...]
+    unknown_calls: tuple[str, ...]
     notes: tuple[str, ...]
     inputs: tuple[InputFile, ...]
     world_size: int
@@ -108,6 +108,7 @@ class _Process:
     config: AllocatorConfig | None  # the rules it was recorded by, if they are known
     shortage: tuple[str, ...]  # why it does not fit
     doubts: tuple[str, ...]  # each makes the estimate a bounded one
+    bounded_by: tuple[Bound, ...]
     remarks: tuple[str, ...]
 
     @property
@@ -154,6 +155,7 @@ def estimate(
     largest = fullest[0]
     doubts = [doubt for process in processes for doubt in process.doubts]
     remarks = [remark for process in processes for remark in process.remarks]
+    examined = len(doubts)
     for index, side_by_side in by_gpu.items():
         if len(side_by_side) > 1:
             doubts.append(
@@ -208,6 +210,11 @@ def estimate(
         torch_version=largest.trace.torch_version,
         gpu=gpu.name,
         fits=fits,
+        bounded_by=(
+            *(bound for process in processes for bound in process.bounded_by),
+            *(Bound(doubt, "run") for doubt in doubts[examined:]),
+        ),
+        unknown_calls=tuple(dict.fromkeys(name for trace in used for name in trace.unknown_calls)),
         notes=tuple(dict.fromkeys(shortages + doubts + remarks)),
         inputs=_inputs(traces),
         world_size=max(trace.world_size for trace in traces),
@@ -286,10 +293,23 @@ def _examine(trace: Trace, gpu: GPU, one_of_several: bool) -> _Process:
     except ReplayError as error:
         raise EstimateError(f"{trace.program}: the trace contradicts itself: {error}") from None
 
-    def told(texts: list[str]) -> tuple[str, ...]:
+    if trace.integers_read:
+        remarks.append(f"{trace.integers_read} integers were read back from the GPU: they are made up")
+
+    def named(texts: list[str]) -> tuple[str, ...]:
         return tuple(f"{trace.program}: {text}" if one_of_several else text for text in texts)
 
-    return _Process(trace, replayed, config, told(shortages), told(doubts), told(remarks))
+    return _Process(
+        trace, replayed, config, named(shortages), *_bounds(trace, replayed, named, doubts), named(remarks)
+    )
+
+
+def _bounds(
+    trace: Trace, replayed: Replay, named: Callable[[list[str]], tuple[str, ...]], doubts: list[str]
+) -> tuple[tuple[str, ...], tuple[Bound, ...]]:
+    """The doubts about one process, for people and one by one."""
+    found = of_trace(trace, replayed)
+    return named(doubts + told(found)), (*(Bound(text, "run") for text in named(doubts)), *found)
 
 
 def _replay_without_limit(
@@ -337,11 +357,6 @@ def _doubts(trace: Trace, gpu: GPU) -> list[str]:
             f"{_steps(trace.steps)}: an evaluation there may need more"
         )
     doubts += _left_out(trace)
-    if trace.unknown_calls:
-        doubts.append(f"calls unknown to the fake CUDA device did nothing: {_listed(trace.unknown_calls)}")
-    assumed = [answer for answer in trace.invented if answer not in HARMLESS_ANSWERS]
-    if assumed:
-        doubts.append(f"answers of the fake CUDA device were assumed: {_listed(assumed)}")
     if trace.gpu != gpu.name:
         doubts.append(f"the run was traced for another GPU: {trace.gpu or 'unknown'}")
     return doubts
@@ -402,8 +417,3 @@ def _inputs(traces: Sequence[Trace]) -> tuple[InputFile, ...]:
 
 def _steps(count: int) -> str:
     return "1 step" if count == 1 else f"{count} steps"
-
-
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:NAMES_SHOWN])
-    return f"{shown} and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else shown

@@ -61,6 +61,8 @@ def to_json(estimate: Estimate) -> dict[str, object]:
         "torch_version": estimate.torch_version,
         "gpu": estimate.gpu,
         "fits": estimate.fits,
+        "bounded_by": [asdict(bound) for bound in estimate.bounded_by],
+        "unknown_calls": list(estimate.unknown_calls),
         "world_size": estimate.world_size,
         "per_gpu": [asdict(one) for one in estimate.per_gpu],
         "notes": list(estimate.notes),

@@ -108,6 +108,17 @@ class Touched(_Model):
     bytes: Count
 
 
+class SizedByData(_Model):
+    """An operator whose result has a size that follows data: it was taken at a bound, so often.
+
+    `frames`: file, line and name of the functions of the program that called it, the innermost one first.
+    """
+
+    what: Text
+    frames: Annotated[tuple[tuple[Text, int, Text], ...], Field(max_length=8, strict=False)] = ()
+    count: Count
+
+
 class Columns(_Model):
     """PyTorch's memory history as written; `action` is an index into `Trace.actions`, `stack` -1 for none."""
 
@@ -223,6 +234,8 @@ class Trace(_Model):
     unknown_calls: Names = ()
     invented: Names = ()
     read_back: Count = 0
+    sizes: Annotated[tuple[SizedByData, ...], Field(max_length=10_000)] = ()
+    integers_read: Count = 0  # by the program, and made up
     inputs: Annotated[tuple[InputFile, ...], Field(max_length=10_000)] = ()
     peaks: Peaks | None = None
 

@@ -109,6 +109,7 @@ def _run(
             traced = {
                 "out_dir": str(place.out),
                 "steps": settings.steps,
+                "selected_fraction": settings.selected_fraction,
                 "max_events": MAX_EVENTS,
                 "deadline": time.monotonic() + _time_for_the_script(settings.timeout_s),
                 "middle": middle,

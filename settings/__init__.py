@@ -87,6 +87,10 @@ class Estimate(_Section):
     margin_bounded: Annotated[
         float, Field(ge=0, le=1, description="the fraction if the estimate is bounded")
     ] = 0.12
+    selected_fraction: Annotated[
+        float,
+        Field(gt=0, le=1, description="how much of the most that a mask can select it is taken to select"),
+    ] = 1.0
     margin_mib: Annotated[int, Field(ge=0, description="the margin is at least this, MiB")] = 256
     reserve: Literal["peak", "least"] = Field(
         default="peak",

@@ -1,8 +1,9 @@
 """What small tensors on the fake device would hold, where that can be told without a kernel.
 
-Integers and booleans that a program copies to the GPU (tokens, labels, lengths, masks) are known, and so is
-what follows from them alone: the same function is called on the CPU's values. A router's choice of experts is
-not known; it is assumed to be even, and what follows from it is marked as assumed.
+Integers and booleans that a program copies to the GPU (tokens, labels, lengths, masks) are known, a few
+floating-point numbers (boxes) too, and so is what follows from them alone: the same function is called on the
+CPU's values. A router's choice of experts is not known; it is assumed to be even, and what follows from it is
+marked as assumed.
 """
 
 from __future__ import annotations
@@ -14,18 +15,19 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 from .patching import put_before
 
 MOST = 1 << 18  # elements of one tensor that is followed
+MOST_FLOATS = 1 << 10  # of one that is copied to the device and is not of integers or booleans: boxes, scales
 
 CARRIED = (
     "__getitem__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__and__", "__or__",
     "__xor__", "__invert__", "__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__",
-    "__floordiv__", "__mod__", "__neg__", "eq", "ne", "lt", "le", "gt", "ge", "greater", "less",
-    "not_equal", "logical_and", "logical_or", "logical_not", "logical_xor", "any", "all", "sum",
-    "max", "min", "amax", "amin", "cumsum", "diff", "clamp", "add", "sub", "mul", "view", "reshape",
-    "flatten", "squeeze", "unsqueeze", "expand", "expand_as", "permute", "transpose", "t",
-    "contiguous", "clone", "detach", "long", "int", "bool", "float", "to", "type", "repeat",
-    "unbind", "split", "chunk", "sort", "argsort", "flip", "roll", "masked_fill", "scatter",
-    "gather", "index_select", "bincount", "count_nonzero", "tril", "triu", "isin", "new_zeros",
-    "new_ones",
+    "__floordiv__", "__mod__", "__neg__", "__truediv__", "__rtruediv__", "div", "eq", "ne", "lt",
+    "le", "gt", "ge", "greater", "less", "not_equal", "logical_and", "logical_or", "logical_not",
+    "logical_xor", "any", "all", "sum", "max", "min", "amax", "amin", "cumsum", "diff", "clamp",
+    "add", "sub", "mul", "view", "reshape", "flatten", "squeeze", "unsqueeze", "expand",
+    "expand_as", "permute", "transpose", "t", "contiguous", "clone", "detach", "long", "int",
+    "bool", "float", "to", "type", "repeat", "unbind", "split", "chunk", "sort", "argsort", "flip",
+    "roll", "masked_fill", "scatter", "gather", "index_select", "bincount", "count_nonzero", "tril",
+    "triu", "isin", "new_zeros", "new_ones",
 )  # fmt: skip
 FUNCTIONS = (
     "eq", "ne", "lt", "le", "gt", "ge", "greater", "less", "not_equal", "logical_and", "logical_or",
@@ -121,7 +123,7 @@ class Known:
         result = original(tensor, *arguments, **options)
         if before is not None:
             self._try(self._write, original, tensor, before, arguments, options)
-        elif _name(original) == "copy_" and arguments:
+        elif name_of(original) == "copy_" and arguments:
             self._try(self._copied, tensor, arguments[0])
         return result
 
@@ -171,9 +173,9 @@ class Known:
 
     def _copied(self, tensor: Any, source: Any) -> None:
         torch = self._torch
-        if not isinstance(source, torch.Tensor) or source.numel() > MOST or not tensor.is_cuda:
+        if not isinstance(source, torch.Tensor) or source.layout is not torch.strided or not tensor.is_cuda:
             return
-        if source.is_floating_point() or source.is_complex() or source.layout is not torch.strided:
+        if source.numel() > (MOST_FLOATS if source.is_floating_point() else MOST) or source.is_complex():
             return
         values = self.of(source) if source.is_cuda else Values(source.detach().clone(), False)
         if values is not None:
@@ -181,7 +183,7 @@ class Known:
 
     def _made(self, original: Any, *arguments: Any, **options: Any) -> Any:
         result = original(*arguments, **options)
-        if result.is_cuda and not result.is_floating_point() and result.numel() <= MOST:
+        if result.is_cuda and result.numel() <= (MOST_FLOATS if result.is_floating_point() else MOST):
             self._try(self._remember_made, original, arguments, options, result)
         return result
 
@@ -212,7 +214,8 @@ class Known:
             function(*arguments)
 
 
-def _name(function: Any) -> str:
+def name_of(function: Any) -> str:
+    """What a function of torch is called."""
     return getattr(function, "__name__", "")
 
 

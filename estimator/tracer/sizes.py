@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
-from .known import Known
+from .known import MOST, Known
 
 OWN = os.path.dirname(os.path.abspath(__file__))
 OPERATORS = os.path.join("torchvision", "ops")
@@ -47,8 +47,9 @@ class Sizes:
 
     def note(self, what: str) -> None:
         """The size of a result of `what` is a bound; the lines of the program are remembered with it."""
-        key = (what, tuple(self._callers()))
-        self._noted[key] = self._noted.get(key, 0) + 1
+        frames = self._callers()
+        if frames is not None:
+            self._noted[(what, frames)] = self._noted.get((what, frames), 0) + 1
 
     def listed(self) -> List[Dict[str, Any]]:
         """Every place where a size was a bound, and how often."""
@@ -57,16 +58,19 @@ class Sizes:
             for (what, frames), count in list(self._noted.items())[:1000]
         ]
 
-    def _callers(self) -> Iterator[Frame]:
-        """The innermost functions that belong neither to torch nor to us."""
+    def _callers(self) -> Optional[Tuple[Frame, ...]]:
+        """The innermost functions that belong neither to torch nor to us; None: a tensor is only printed."""
         frame: Any = sys._getframe(1)
-        found = 0
-        while frame is not None and found < CALLERS:
-            name = frame.f_code.co_filename
-            if not name.startswith((OWN, self._torch_folder + os.sep, "<")) and OPERATORS not in name:
-                found += 1
-                yield name, frame.f_lineno, frame.f_code.co_name
+        found: List[Frame] = []
+        while frame is not None and len(found) < CALLERS:
+            name, function = frame.f_code.co_filename, frame.f_code.co_name
+            if name.endswith("_tensor_str.py"):
+                return None
+            own = name.startswith((OWN, self._torch_folder + os.sep, "<")) or OPERATORS in name
+            if not own and (function != "<module>" or not found):
+                found.append((name, frame.f_lineno, function))
             frame = frame.f_back
+        return tuple(found)
 
     def _count(self, what: str, most: int, true: Optional[int], assumed: bool) -> int:
         if true is None or assumed:
@@ -80,10 +84,12 @@ class Sizes:
         found = None if values is None else values.held.nonzero()
         true = None if found is None else len(found)
         count = self._count("nonzero", tensor.numel(), true, values is not None and values.assumed)
-        options = {"dtype": self._torch.long, "device": tensor.device}
-        result = self._torch.empty((tensor.dim(), count), **options).t()
+        torch = self._torch
+        result = torch.empty((tensor.dim(), count), dtype=torch.long, device=tensor.device).t()
         if found is not None and values is not None:
             self._known.remember(result, found, values.assumed)
+        elif tensor.numel() <= MOST:  # loops over what they hold must come to an end
+            self._known.remember(result, torch.ones(tensor.shape).nonzero()[:count], assumed=True)
         return result
 
     def _unique2(

@@ -11,9 +11,9 @@ from __future__ import annotations
 import contextlib
 import operator
 import weakref
-from typing import Any, Callable, Dict, Iterator, Optional
+from typing import Any, Callable, Dict, Iterator, Optional, Tuple
 
-from .known import MOST, Known
+from .known import MOST, Known, name_of
 from .patching import put_before
 from .sizes import Sizes
 
@@ -80,7 +80,7 @@ class Readings:
 
     def __init__(self, torch: Any, known: Known, sizes: Sizes) -> None:
         self._torch, self._known, self._sizes = torch, known, sizes
-        self._truths: Dict[int, Any] = {}  # booleans that read as true
+        self._truths: Dict[int, Tuple[Any, bool]] = {}  # booleans that read as true; whether that is open
         self._library: Any = None
         self._zero_is_meant = False
 
@@ -183,26 +183,32 @@ class Readings:
 
     def _is_true(self, tensor: Any) -> bool:
         entry = self._truths.get(id(tensor))
-        return entry is not None and entry() is tensor
+        return entry is not None and entry[0]() is tensor
 
-    def _set(self, result: Any, truth: bool) -> Any:
+    def _is_open(self, tensor: Any) -> bool:
+        return self._is_true(tensor) and self._truths[id(tensor)][1]
+
+    def _set(self, result: Any, truth: bool, is_open: bool = False) -> Any:
         if truth and isinstance(result, self._torch.Tensor) and result.is_cuda:
             key = id(result)
 
             def drop(gone: Any) -> None:
-                if self._truths.get(key) is gone:
+                if key in self._truths and self._truths[key][0] is gone:
                     del self._truths[key]
 
-            self._truths[key] = weakref.ref(result, drop)
+            self._truths[key] = (weakref.ref(result, drop), is_open)
         return result
 
     def _compared(self, function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+        """Two unknown tensors may well be in either order: an `any` of that is false, an `all` is true."""
+
         def compare(original: Any, *arguments: Any, **options: Any) -> Any:
             result = original(*arguments, **options)
             if len(arguments) == 2 and getattr(result, "is_cuda", False):
                 sides = tuple(self._number(value, function) for value in arguments)
                 if None not in sides:
-                    return self._set(result, bool(function(*sides)))
+                    is_open = all(getattr(value, "is_cuda", False) for value in arguments)
+                    return self._set(result, bool(function(*sides)), is_open)
             return result
 
         return compare
@@ -224,7 +230,9 @@ class Readings:
 
     def _kept(self, original: Any, tensor: Any, *arguments: Any, **options: Any) -> Any:
         result = original(tensor, *arguments, **options)
-        return self._set(result, self._is_true(tensor)) if self._truths else result
+        if not self._truths or (name_of(original) == "any" and self._is_open(tensor)):
+            return result
+        return self._set(result, self._is_true(tensor), self._is_open(tensor))
 
     def _negated(self, original: Any, tensor: Any, *arguments: Any, **options: Any) -> Any:
         result = original(tensor, *arguments, **options)

@@ -60,6 +60,8 @@ def test_the_json_object_has_the_keys_of_the_contract():
         "torch_version",
         "gpu",
         "fits",
+        "bounded_by",
+        "unknown_calls",
         "world_size",
         "per_gpu",
         "notes",

@@ -1,0 +1,75 @@
+"""What a program reads back, and sizes that follow data; one program for many readings, with the real torch."""
+
+import json
+
+READINGS = """
+import json, math, torch, torchvision
+torch.manual_seed(0)
+found = {}
+model = torch.nn.Linear(8, 4).cuda()
+x, y = torch.randn(4096, 8).cuda(), torch.randint(0, 4, (64,))
+labels = y.cuda()
+loss = torch.nn.functional.cross_entropy(model(x[:64]), labels)
+loss.backward()
+found["floats"] = [loss.item(), float(loss), loss.tolist(), float(loss.detach().cpu()), loss.half().item(),
+                   loss.bfloat16().item(), float(x.detach().to("cpu").numpy()[0, 0])]
+found["finite"] = [bool(torch.isfinite(loss).all()), bool(x.isfinite().all()), math.isfinite(loss.item())]
+found["not finite"] = [bool(torch.isnan(loss)), bool(x.isnan().any()), bool(torch.isinf(x).any())]
+found["better"] = [bool(loss < math.inf), bool(loss <= 1e-7)]
+norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=True)
+found["norm"] = norm.item()
+found["labels"] = [labels.cpu().equal(y), labels[:9].tolist() == y[:9].tolist(),
+                   (labels == 2).sum().item() == int((y == 2).sum()), labels.max().item() == int(y.max())]
+found["selected"] = [x[:64][labels > 1].shape[0] == int((y > 1).sum()), len(torch.unique(labels)),
+                     torch.where(labels == 3)[0].tolist() == torch.where(y == 3)[0].tolist()]
+lengths = torch.tensor([3, 7, 2]).cuda()
+found["lengths"] = [lengths.max().item(), lengths.cpu().tolist(), len(torch.repeat_interleave(lengths))]
+labels[labels == 2] = -100
+found["written"] = (labels == -100).sum().item() == int((y == 2).sum())
+predicted = model(x).argmax(1)
+found["accuracy"] = (predicted[:64] == y.cuda()).sum().item() > 0
+experts = torch.nn.functional.one_hot(x.softmax(-1).topk(2, -1).indices, 8)
+found["experts"] = [len(torch.where(experts.permute(2, 1, 0)[expert])[0]) for expert in range(8)]
+found["bound"] = [len(x[x[:, 0] > 0]), len(torch.nonzero(x > 5)), len(torchvision.ops.nms(x[:, :4], x[:, 0], 0.5))]
+found["action"] = torch.distributions.Normal(x, x).sample().shape[0]
+found["inverse"] = torch.linalg.inv(torch.eye(3).cuda()).shape[0]
+found["made up"] = len(torch.zeros((x > 0).sum().item(), 2, device="cuda"))
+closure = lambda: (optimizer.zero_grad(), (loss := model(x).square().mean()).backward(), loss)[2]
+optimizer = torch.optim.LBFGS(model.parameters())
+optimizer.step(closure)
+found["lbfgs"] = optimizer.state[next(model.parameters())]["n_iter"]
+found["graph"] = "def forward" in torch.fx.symbolic_trace(torchvision.models.densenet121()).code
+script = torch.jit.script(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2)))
+found["script"] = script(torch.ones(3, 4)).shape[0]
+str(x)
+print(json.dumps(found))
+"""
+
+
+def test_values_read_back_let_a_program_go_on(traced):
+    done, trace = traced(READINGS)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == {
+        "floats": [1.0] * 7,
+        "finite": [True] * 3,
+        "not finite": [False] * 3,
+        "better": [True, False],
+        "norm": 1.0,
+        "labels": [True] * 4,
+        "selected": [True, 4, True],
+        "lengths": [7, [3, 7, 2], 12],
+        "written": True,
+        "accuracy": True,
+        "experts": [1024] * 8,
+        "bound": [4096, 4096 * 8, 4096],
+        "action": 4096,
+        "inverse": 3,
+        "made up": 1,
+        "lbfgs": 1,
+        "graph": True,
+        "script": 3,
+    }
+    lines = READINGS.splitlines()
+    told = {(size["what"], lines[size["frames"][0][1] - 1].split('"')[1]) for size in trace["sizes"]}
+    assert told == {("nonzero", "experts"), ("nonzero", "bound"), ("an integer read back", "made up")}
+    assert trace["integers_read"] >= 1

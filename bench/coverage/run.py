@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -82,11 +83,18 @@ def run(row: Row) -> Result:
     timeout = () if "--timeout" in row.args else ("--timeout", str(TIMEOUT_S))
     command = [
         sys.executable, "-P", "-m", "estimator", "estimate", "--json", "--gpu", row.gpu, *timeout, *row.args,
-        "--chdir", str(SCRIPTS), "--", *row.words(),
+        "--chdir", str(SCRIPTS), *_what_runs(row.words()),
     ]  # fmt: skip
+    programs = str(Path(sys.executable).parent)  # torchrun and the like
+    environment = os.environ | {"PATH": f"{programs}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
     start = time.perf_counter()
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
     return judge(row, _object(done.stdout), time.perf_counter() - start, done.stderr)
+
+
+def _what_runs(words: list[str]) -> list[str]:
+    """A batch script by its path, for `--chdir` is where it starts; or a command."""
+    return [str(SCRIPTS / words[0]), *words[1:]] if words[0].endswith(".sbatch") else ["--", *words]
 
 
 def judge(row: Row, estimate: dict[str, Any], wall_s: float, errors: str = "") -> Result:

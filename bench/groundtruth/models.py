@@ -147,9 +147,13 @@ def _config(job: Job) -> Any:
             num_key_value_heads=4, intermediate_size=2048, num_local_experts=8, use_cache=False,
         )  # fmt: skip
     if name == "t5-small":
-        return hf.T5Config(d_model=512, d_ff=2048, num_layers=6, num_heads=8, use_cache=False)
+        return hf.T5Config(
+            d_model=512, d_ff=2048, num_layers=6, num_heads=8, use_cache=False, decoder_start_token_id=0
+        )
     if name == "t5-base":
-        return hf.T5Config(d_model=768, d_ff=3072, num_layers=12, num_heads=12, use_cache=False)
+        return hf.T5Config(
+            d_model=768, d_ff=3072, num_layers=12, num_heads=12, use_cache=False, decoder_start_token_id=0
+        )
     if name == "bert-base":
         return hf.BertConfig()
     return None

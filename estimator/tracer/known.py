@@ -106,6 +106,8 @@ class Known:
     def _remember_result(self, original: Any, arguments: Any, options: Any, result: Any) -> None:
         torch = self._torch
         found: List[Values] = []
+        if name_of(original) == "expand_as":  # of the other one only the shape is asked for
+            arguments, original = (arguments[0], arguments[1].shape), torch.Tensor.expand
         on_cpu = [self._on_cpu(value, found) for value in arguments]
         named = {name: self._on_cpu(value, found) for name, value in options.items() if name != "device"}
         if not found:

@@ -11,6 +11,7 @@ import sys
 from typing import Any, Dict, List, Optional, Tuple
 
 from .known import MOST, Known
+from .patching import put_before
 
 OWN = os.path.dirname(os.path.abspath(__file__))
 OPERATORS = os.path.join("torchvision", "ops")
@@ -31,6 +32,7 @@ class Sizes:
 
     def answer(self) -> None:
         """Registers the operators, for the life of the process."""
+        put_before(self._torch, "where", self._where)
         library = self._library = self._torch.library.Library("aten", "IMPL")
         for name, kernel in (
             ("nonzero", self._nonzero),
@@ -91,6 +93,12 @@ class Sizes:
         elif tensor.numel() <= MOST:  # loops over what they hold must come to an end
             self._known.remember(result, torch.ones(tensor.shape).nonzero()[:count], assumed=True)
         return result
+
+    def _where(self, original: Any, *arguments: Any, **options: Any) -> Any:
+        """With a condition alone it is `nonzero`, whose columns are then known where that is."""
+        if len(arguments) == 1 and not options and arguments[0].is_cuda and arguments[0].dim():
+            return tuple(arguments[0].nonzero().unbind(1))
+        return original(*arguments, **options)
 
     def _unique2(
         self, tensor: Any, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False

@@ -31,6 +31,8 @@ found["accuracy"] = (predicted[:64] == y.cuda()).sum().item() > 0
 experts = torch.nn.functional.one_hot(x.softmax(-1).topk(2, -1).indices, 8)
 found["experts"] = [len(torch.where(experts.permute(2, 1, 0)[expert])[0]) for expert in range(8)]
 found["bound"] = [len(x[x[:, 0] > 0]), len(torch.nonzero(x > 5)), len(torchvision.ops.nms(x[:, :4], x[:, 0], 0.5))]
+labels = torch.arange(4, device="cuda").view(1, -1).expand_as(x[:, :4]).reshape(-1)
+found["classes"] = len(torch.unique(labels[torch.where((x[:, :4] > 0.05).reshape(-1))[0]]))
 found["action"] = torch.distributions.Normal(x, x).sample().shape[0]
 found["inverse"] = torch.linalg.inv(torch.eye(3).cuda()).shape[0]
 found["made up"] = len(torch.zeros((x > 0).sum().item(), 2, device="cuda"))
@@ -62,6 +64,7 @@ def test_values_read_back_let_a_program_go_on(traced):
         "accuracy": True,
         "experts": [1024] * 8,
         "bound": [4096, 4096 * 8, 4096],
+        "classes": 4,
         "action": 4096,
         "inverse": 3,
         "made up": 1,
@@ -71,5 +74,11 @@ def test_values_read_back_let_a_program_go_on(traced):
     }
     lines = READINGS.splitlines()
     told = {(size["what"], lines[size["frames"][0][1] - 1].split('"')[1]) for size in trace["sizes"]}
-    assert told == {("nonzero", "experts"), ("nonzero", "bound"), ("an integer read back", "made up")}
+    assert told == {
+        ("nonzero", "experts"),
+        ("nonzero", "bound"),
+        ("nonzero", "classes"),
+        ("unique", "classes"),
+        ("an integer read back", "made up"),
+    }
     assert trace["integers_read"] >= 1

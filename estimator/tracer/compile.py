@@ -59,6 +59,7 @@ def without_kernels() -> None:
     when_module_loads("torch._inductor.runtime.benchmarking", _constant_benchmarks)
     when_module_loads("torch._inductor.fx_passes.pad_mm", _pad_products)
     when_module_loads("torch._inductor.select_algorithm", _tell_templates)
+    when_module_loads("torch._subclasses.fake_tensor", _copy_to_fakes)
 
 
 # --- Triton ---
@@ -257,6 +258,25 @@ class _SilentCpuKernel:
         for i in self._written:
             if i < len(arguments) and hasattr(arguments[i], "zero_"):
                 arguments[i].zero_()
+
+
+# --- Dynamo ---
+
+
+def _copy_to_fakes(module: Any) -> None:
+    """Modules are copied for Dynamo in a mode that knows `clone` by the C function, not by ours before it."""
+    import torch
+
+    mode = module.FakeCopyMode
+    real = mode.__torch_function__
+
+    @functools.wraps(real)
+    def __torch_function__(self: Any, func: Any, *arguments: Any, **options: Any) -> Any:
+        if func is torch.Tensor.clone:
+            func = torch._C.TensorBase.clone
+        return real(self, func, *arguments, **options)
+
+    mode.__torch_function__ = __torch_function__
 
 
 # --- timing ---

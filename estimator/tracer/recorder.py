@@ -13,6 +13,7 @@ import functools
 import gc
 import os
 import threading
+import warnings
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from . import compile
@@ -259,18 +260,20 @@ class Recorder:
         self.life.may_end()
 
     def _own(self, index: int, owner: str, tensors: Any) -> None:
-        addresses = {address for tensor in tensors if (address := self._address(tensor))}
+        with warnings.catch_warnings():  # of fake tensors; a program may have made them errors
+            warnings.simplefilter("ignore")
+            addresses = {address for tensor in tensors if (address := self._address(tensor))}
         if addresses:
             self._owned.append({"mark": index, "owner": owner, "addresses": sorted(addresses)})
 
     def _address(self, tensor: Any) -> Optional[int]:
         torch = self._torch
-        if not isinstance(tensor, torch.Tensor) or not tensor.is_cuda:
-            return None
         try:
-            return int(tensor.untyped_storage().data_ptr())
-        except (RuntimeError, NotImplementedError):  # sparse and wrapper tensors have no storage of their own
+            if isinstance(tensor, torch.Tensor) and tensor.is_cuda:
+                return int(tensor.untyped_storage().data_ptr())
+        except Exception:  # sparse and wrapper tensors have no storage of their own; subclasses run any code
             return None
+        return None
 
     def _own_modules(self, index: int) -> None:
         """Parameters that no optimizer knows (frozen ones) and buffers, of all modules alive."""

@@ -39,6 +39,14 @@ for _ in range(2):
     double[lambda meta: (triton.cdiv(x.numel(), meta["BLOCK"]),)](x, y, x.numel())
 print("best", double.best_config.kwargs["BLOCK"])
 """
+FAKES = """
+import copy, torch, warnings
+from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
+warnings.simplefilter("error")
+with FakeCopyMode(FakeTensorMode()):
+    copied = copy.deepcopy(torch.nn.Linear(4, 4).cuda())
+print(type(copied.weight.data).__name__)
+"""
 GENERATED = """
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -74,6 +82,11 @@ def test_a_compiled_model_has_inductors_buffers(traced):
     eager, compiled = map(int, done.stdout.split())
     # what is fused with its neighbours is not kept: at least one activation of 4096 x 1000 floats
     assert compiled <= eager - 4096 * 1000 * 4
+
+
+def test_modules_are_copied_to_fakes_as_dynamo_copies_them(traced):
+    done, trace = traced(FAKES)
+    assert (done.stdout, done.stderr, trace["end"]) == ("FakeTensor\n", "", "script")
 
 
 def test_a_graph_that_cannot_be_compiled_runs_eagerly_and_says_so(traced):

@@ -99,6 +99,9 @@ def estimate(
     chdir: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where the job starts, as sbatch --chdir.")
     ] = None,
+    array: Annotated[
+        str | None, typer.Option(metavar="INDICES", help="Tasks of a job array, as sbatch --array.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the estimate as a JSON object.")] = False,
     advise: Annotated[
         bool, typer.Option("--advise", help="Tell which settings would save memory, and how much.")
@@ -136,6 +139,7 @@ def estimate(
             world_size,
             timeout,
             chdir,
+            array,
             as_json,
             config,
             outputs,
@@ -161,6 +165,7 @@ def _estimate(
     world_size: int | None,
     timeout: int | None,
     chdir: Path | None,
+    array: str | None,
     as_json: bool,
     config: Path | None,
     outputs: Outputs,
@@ -187,8 +192,10 @@ def _estimate(
         launch = (
             Launch.of_command(words, chdir)
             if is_command
-            else Launch.of_script(Path(words[0]), words[1:], chdir)
+            else Launch.of_script(Path(words[0]), words[1:], chdir, array)
         )
+        if array is not None and launch.array is None:
+            _wrong_usage(f"--array {array}: not indices as sbatch takes them, such as 0-15:4,20")
         launch = replace(launch, world_size=world_size)
         gpu = _choose(catalog, configured, gpu_name, launch.script.partition if launch.script else None)
         with _progress(f"{launch.name} on a pretend {gpu.key}") as watch:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,9 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from estimator import batch_script, failure, layout, sandbox, shims, starter
+from estimator import batch_script, failure, job_array, layout, sandbox, shims, starter
 from estimator.batch_script import BatchScript
 from estimator.catalog import GPU
+from estimator.job_array import JobArray
 from estimator.layout import Layout
 from settings import MIB
 from settings import Estimate as Settings
@@ -29,13 +29,18 @@ LIBRARY = Path(__file__).parent / "fake_cuda" / "lib" / "libgpumem_cuda.so"
 
 @dataclass(frozen=True)
 class Launch:
-    """What a job runs in `cwd`: the arguments `command` of a batch script, or a command without one."""
+    """What a job runs in `cwd`: the arguments `command` of a batch script, or a command without one.
+
+    Of a job array it is the task `array_task`, by default the first one.
+    """
 
     name: str
     command: tuple[str, ...]
     cwd: Path
     script: BatchScript | None = None
     world_size: int | None = None
+    array: JobArray | None = None
+    array_task: int | None = None
 
     @property
     def layout(self) -> Layout:
@@ -44,14 +49,19 @@ class Launch:
         return found.with_ranks(self.world_size) if self.world_size else found
 
     @classmethod
-    def of_script(cls, path: Path, arguments: Sequence[str], cwd: Path | None = None) -> Launch:
-        """As `sbatch path arguments` starts it; `cwd` is `sbatch --chdir`, which beats that of the script.
+    def of_script(
+        cls, path: Path, arguments: Sequence[str], cwd: Path | None = None, array: str | None = None
+    ) -> Launch:
+        """As `sbatch path arguments` starts it; `sbatch --chdir` and `--array` beat what the script says.
 
         Raises:
             NotABatchScript: `sbatch` would not take it.
         """
         script = batch_script.read(path)
-        return cls(path.name, tuple(arguments), (cwd or script.chdir or Path()).absolute(), script)
+        where = (cwd or script.chdir or Path()).absolute()
+        indices = array or script.options.get("array") or script.options.get("a")
+        tasks = job_array.parse(indices) if indices else None
+        return cls(path.name, tuple(arguments), where, script, array=tasks)
 
     @classmethod
     def of_command(cls, command: Sequence[str], cwd: Path | None = None) -> Launch:
@@ -188,9 +198,9 @@ def _job_environment(environment: Mapping[str, str], launch: Launch, middle: boo
         job |= layout.worker_variables(launch.world_size, rank, launch.layout.gpus)
     if launch.script and launch.script.partition:
         job["SLURM_JOB_PARTITION"] = launch.script.partition
-    array = options.get("array") or options.get("a")
-    if array and (first := re.match(r"\d+", array)):
-        job |= {"SLURM_ARRAY_JOB_ID": JOB_ID, "SLURM_ARRAY_TASK_ID": first[0], "SLURM_ARRAY_TASK_COUNT": "1"}
+    if launch.array is not None:
+        index = launch.array.first if launch.array_task is None else launch.array_task
+        job |= {"SLURM_ARRAY_JOB_ID": JOB_ID, **launch.array.variables(index)}
     polite = {"OMP_NUM_THREADS": str(min(4, os.cpu_count() or 1))}  # on a login node that others use as well
     return polite | kept | OFFLINE | job
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from estimator import dry_run, failure, sandbox, trace
+from estimator import dry_run, failure, job_array, sandbox, trace
 from estimator.catalog import GPU
 from estimator.dry_run import Launch
+from estimator.job_array import JobArray
+from settings import GIB
 from settings import Estimate as Settings
 
 MAX_EVENTS = 2_000_000
+SAME_PEAK = 0.02  # of it: tasks of an array whose peaks differ by less are taken to do the same
 WRITING_S = 10.0  # for the traces of programs that are ended at the time limit
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -61,19 +63,76 @@ def run(
         environment: of the user, as `sbatch` would pass it on.
         watch: called about ten times a second.
 
-    Of a distributed job one rank is run, and then the middle one, if there is time for it.
+    Of a distributed job one rank is run, and then the middle one, if there is time for it. Of a job array the
+    first task is run, and the last one if their index may matter.
 
     Raises:
         TraceFailed: there is no complete trace; the first reason is the most helpful one.
         sandbox.Refused: the job cannot be contained here, and was not run.
     """
+    first = _of_ranks(launch, gpu, settings, environment, watch)
+    array = launch.array
+    if array is None or array.count == 1 or launch.array_task is not None:
+        return first
+    script = launch.script.path.read_text("utf-8", "replace") if launch.script else ""
+    read = [Path(file.path) for one in first.traces for file in one.inputs]
+    if not job_array.may_differ(script, launch.command, launch.cwd, read):
+        return first
+    left_s = settings.timeout_s - first.wall_s
+    inputs = [file for one in first.traces for file in one.inputs]
+    if left_s < first.wall_s:
+        raise TraceFailed("tasks of the array may differ, and there is no time to trace two of them", inputs)
+    try:
+        limits = settings.model_copy(update={"timeout_s": int(left_s)})
+        last = _of_ranks(replace(launch, array_task=array.last), gpu, limits, environment, watch)
+    except TraceFailed as failed:
+        raise TraceFailed(f"task {array.last} of the array: {failed}", (*inputs, *failed.inputs)) from None
+    return _of_two_tasks(array, first, last)
+
+
+def _of_two_tasks(array: JobArray, first: Traced, last: Traced) -> Traced:
+    """Both ends of an array as one, if they need the same.
+
+    Raises:
+        TraceFailed: they do not; then nobody knows what those between them need.
+    """
+    peaks = [_reserved_peak(one) for one in (first, last)]
+    if max(peaks) - min(peaks) > SAME_PEAK * max(peaks):
+        sizes = " and ".join(f"{peak / GIB:.1f}" for peak in peaks)
+        ends = f"{array.first} and {array.last}"
+        raise TraceFailed(
+            f"tasks of the array differ: {ends} need {sizes} GiB, others may need more",
+            [file for one in (*first.traces, *last.traces) for file in one.inputs],
+        )
+    doubt = f"of {array.count} array tasks the first and the last were traced: others may need more"
+    return Traced(
+        (*first.traces, *last.traces),
+        (*first.failures, *last.failures, doubt),
+        first.wall_s + last.wall_s,
+        max(first.host_memory_bytes, last.host_memory_bytes),
+        tuple(dict.fromkeys((*first.notes, *last.notes))),
+    )
+
+
+def _reserved_peak(traced: Traced) -> int:
+    return max((one.peaks.reserved for one in traced.traces if one.peaks is not None), default=0)
+
+
+def _of_ranks(
+    launch: Launch,
+    gpu: GPU,
+    settings: Settings,
+    environment: Mapping[str, str],
+    watch: Callable[[sandbox.Usage], None],
+) -> Traced:
+    """The first rank, and the middle one if there is time for it."""
     first = _run(launch, gpu, settings, environment, watch, middle=False)
     ranks = max(one.world_size for one in first.traces)
     left_s = settings.timeout_s - first.wall_s
     if ranks == 1 or settings.ranks == 1:
         return first
     if left_s < first.wall_s:
-        return dataclasses.replace(first, notes=(*first.notes, f"of {ranks} ranks only the first was traced"))
+        return replace(first, notes=(*first.notes, f"of {ranks} ranks only the first was traced"))
     limits = settings.model_copy(update={"timeout_s": int(left_s)})
     return _with_middle(first, lambda: _run(launch, gpu, limits, environment, watch, middle=True), ranks)
 
@@ -84,7 +143,7 @@ def _with_middle(first: Traced, run_middle: Callable[[], Traced], ranks: int) ->
         middle = run_middle()
     except TraceFailed as failed:
         note = f"of {ranks} ranks only the first was traced: rank {ranks // 2} alone failed: {failed}"
-        return dataclasses.replace(first, notes=(*first.notes, trace.printable(note)))
+        return replace(first, notes=(*first.notes, trace.printable(note)))
     return Traced(
         (*first.traces, *(one for one in middle.traces if one.rank)),
         first.failures,
@@ -121,7 +180,7 @@ def _run(
     except (FileNotFoundError, trace.TraceError) as error:
         raise TraceFailed(str(error)) from None
     if any(one.end == "deadline" for one in traces) and outcome.end == "exit":
-        outcome = dataclasses.replace(outcome, end="timeout")  # its programs were ended just before
+        outcome = replace(outcome, end="timeout")  # its programs were ended just before
     tail = _COLOURS.sub("", outcome.tail).replace(f"{folder}/job/", "")
     if not any(_is_complete(one) for one in traces):
         script = launch.script.path if launch.script else None

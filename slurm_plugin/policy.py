@@ -196,6 +196,7 @@ def fingerprint(submission: Submission, partition: Partition, estimate: Estimate
         submission.script,
         submission.argv[1:],  # the script itself is there as text
         submission.work_dir,
+        (submission.array_inx or "").partition("%")[0],
         sorted(environment.items()),
         partition.gpu,
         partition.shards_per_gpu,
@@ -246,7 +247,6 @@ def _check_script(submission: Submission) -> None:
 def _check_placement(submission: Submission) -> None:
     """Everything that shards cannot keep, or that makes the job more than one process on one GPU."""
     unsupported = {
-        "job array": bool(submission.array_inx),
         "heterogeneous job": submission.het_job_offset is not None,
         "--exclusive": submission.shared not in _ONLY_OVERSUBSCRIBE,
         "--mem-per-gpu": bool(submission.mem_per_tres),

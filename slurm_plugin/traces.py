@@ -225,6 +225,8 @@ class UserRun:
     def _run(self, task: Task, script: Path, user: pwd.struct_passwd) -> Traced:
         work_dir = task.submission.work_dir or "/"
         options = ["--json", "--gpu", task.gpu, "--timeout", f"{self._timeout_s:g}", "--chdir", work_dir]
+        if array := task.submission.array_inx:
+            options += ["--array", array]
         if self._config is not None:
             options += ["--config", str(self._config)]
         process = subprocess.Popen(

@@ -10,7 +10,7 @@ import sys
 import time
 
 ARGUMENTS = sys.argv[1:]
-OPTIONS_WITH_VALUE = ("--gpu", "--timeout", "--chdir", "--config")
+OPTIONS_WITH_VALUE = ("--gpu", "--timeout", "--chdir", "--config", "--array")
 GIB = 1024**3
 
 options, rest = {}, list(ARGUMENTS)

@@ -57,6 +57,7 @@ def test_a_plain_job_may_share() -> None:
         {"tres_per_node": "gres:gpu:a100:1"},
         {"tres_per_node": "gres:gpu:nvidia_a100_80gb_pcie:1"},
         {"comment": "gpumem=on"},
+        {"array_inx": "1-3%2"},
         {"script": "#!/usr/bin/env python3\nimport torch\n"},
         {"script": "#!/bin/bash\nsource env.sh\n"},
         {"script": "#!/bin/bash\ncd run && apptainer exec --nv image.sif train\n"},
@@ -86,7 +87,6 @@ def test_what_may_share(changes: dict[str, Any]) -> None:
         ({"tres_per_node": "gres:gpu:a100_40gb:1"}, "of type a100_40gb"),
         ({"tres_per_node": "gres:gpu:a10:1"}, "of type a10"),
         ({"tres_per_node": "gres:gpu:1g.5gb:1"}, "MIG"),
-        ({"array_inx": "1-3"}, "array"),
         ({"het_job_offset": 0}, "heterogeneous"),
         ({"shared": 0}, "--exclusive"),
         ({"shared": 2}, "--exclusive"),
@@ -175,6 +175,7 @@ def test_the_fingerprint_is_about_the_work_only() -> None:
         {"script": "#!/bin/bash\n"},
         {"argv": ["/home/u/train.sh", "--lr", "4"]},
         {"work_dir": "/home/v"},
+        {"array_inx": "1-3"},
         {"environment": {"PATH": "/usr/bin"}},
     ]
     assert {print_of(**changes) for changes in same} == {print_of()}

@@ -114,6 +114,37 @@ def test_a_job_without_gpu_is_not_even_asked_about(
     assert "TresPerNode" not in job and "AdminComment" not in job
 
 
+def test_the_tasks_of_an_array_share_one_trace_and_run_in_shards(
+    plugin_cluster: Cluster, gpumemd: Gpumemd, alice: User
+) -> None:
+    report = alice.home / "array.json"
+    command = 'echo "task $SLURM_ARRAY_TASK_ID"; srun hostname; sleep 3'
+    text = script("array", f"shards=30 sleep=1 report={report}", command)
+    job_id = submit(plugin_cluster, alice, text, [*GPU, "--array=3-6"])
+    held = plugin_cluster.job(job_id)
+    assert (held["JobState"], held["TresPerNode"]) == ("PENDING", f"gres:shard:{SHARDS}")
+    assert gpumemd.wait_state(job_id, "applied")["got"] == "shard:30"
+
+    def tasks() -> list[dict[str, str]]:
+        return [job for job in plugin_cluster.jobs() if job.get("ArrayJobId") == str(job_id)]
+
+    def all_run() -> bool:
+        return [job["JobState"] for job in tasks()] == ["RUNNING"] * 4
+
+    plugin_cluster.wait_for(all_run, 15, "all tasks to run")
+    assert {job["TresPerNode"] for job in tasks()} == {"gres:shard:30"}
+    places = [gpu_of(job) for job in tasks()]
+    assert len(set(places)) < 4  # some share a GPU
+    (facts,) = [json.loads(line) for line in report.read_text().splitlines()]
+    assert facts["options"]["--array"] == "3-6"
+    plugin_cluster.wait_for(plugin_cluster.idle, 20, "the tasks' end")
+    assert {job["ExitCode"] for job in tasks()} == {"0:0"}
+
+    again = submit(plugin_cluster, alice, text, [*GPU, "--array=3-6%1"])
+    assert gpumemd.wait_state(again, "rewritten")["got"] == "shard:30"
+    plugin_cluster.scancel(again)
+
+
 def test_opting_out_leaves_the_job_alone(plugin_cluster: Cluster, gpumemd: Gpumemd, alice: User) -> None:
     done = plugin_cluster.try_sbatch(script("out"), user=alice, args=[*GPU, "--comment=gpumem=off"])
     job = plugin_cluster.job(int(done.stdout))
@@ -127,7 +158,6 @@ def test_opting_out_leaves_the_job_alone(plugin_cluster: Cluster, gpumemd: Gpume
         (["--gres=gpu:2"], "not exactly one GPU"),
         (["--gres=gpu:a100:1", "-N2"], "more than one node"),
         ([*GPU, "--exclusive"], "--exclusive"),
-        ([*GPU, "--array=1-2"], "job array"),
         ([*GPU, "-n2"], "more than one task"),
         (["--gpus=1", "--cpus-per-gpu=2"], "--cpus-per-gpu"),
         ([*GPU, "--partition=off"], "partition off is not switched on"),

@@ -26,6 +26,7 @@ ACTIONS = (
     "alloc", "free_requested", "free_completed",
     "segment_alloc", "segment_free", "segment_map", "segment_unmap", "oom",
 )  # fmt: skip
+MAX_FRAMES = 64  # of a stack, from its innermost one
 MARK_BYTES, CALL_BYTES = 512, 1024  # tell marks from calls of modules in the history
 TOUCHED = {fake.INPUTS: "inputs", fake.BLAS_WORKSPACE: "workspaces", fake.DNN_WORKSPACE: "workspaces"}
 
@@ -82,7 +83,8 @@ class Recorder:
             }
             for index in self._streams
         }
-        snapshot = torch.cuda.memory._snapshot()
+        with _without_inductor(torch):
+            snapshot = torch.cuda.memory._snapshot()
         events = self._device.events()
         shared = {
             "alloc_conf": str(snapshot.get("allocator_settings", {}).get("PYTORCH_CUDA_ALLOC_CONF", "")),
@@ -320,15 +322,17 @@ class _Stacks:
         self.stacks: List[List[int]] = []
         self._frames: Dict[Tuple[str, int, str], int] = {}
         self._stacks: Dict[Tuple[int, ...], int] = {}
-        self._by_identity: Dict[int, int] = {}
+        self._by_identity: Dict[Tuple[int, ...], int] = {}
 
     def number(self, frames: Any) -> int:
+        """The number of a stack, -1 for an empty one."""
         if not frames:
             return -1
-        known = self._by_identity.get(id(frames))  # the snapshot keeps them alive and shares them
+        objects = tuple(map(id, frames[:MAX_FRAMES]))  # of one snapshot, which keeps and shares them
+        known = self._by_identity.get(objects)
         if known is None:
-            key = tuple(self._frame(frame) for frame in frames[:64])
-            known = self._by_identity[id(frames)] = self._stacks.setdefault(key, len(self._stacks))
+            key = tuple(self._frame(frame) for frame in frames[:MAX_FRAMES])
+            known = self._by_identity[objects] = self._stacks.setdefault(key, len(self._stacks))
             if known == len(self.stacks):
                 self.stacks.append(list(key))
         return known
@@ -339,6 +343,19 @@ class _Stacks:
         if known == len(self.frames):
             self.frames.append(list(key))
         return known
+
+
+@contextlib.contextmanager
+def _without_inductor(torch: Any) -> Iterator[None]:
+    """A snapshot looks for Inductor's generated code, and would import it (over a second) to find none."""
+    imported = "_inductor" in vars(torch)
+    if not imported:
+        torch._inductor = None
+    try:
+        yield
+    finally:
+        if not imported:
+            del torch._inductor
 
 
 def _touched(events: List[fake.Event], marks: int) -> List[Dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What a batch script says about itself: its interpreter and its `#SBATCH` options, as `sbatch` reads them.
+"""What a batch script says about itself: its interpreter, and what its `sbatch` options ask for.
 
 Only what an estimate needs is understood: where it starts, which partition, how many GPUs, tasks and nodes.
 """
@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from estimator import sbatch_options
+
 MAX_BYTES = 4 * 1024**2  # slurmctld's own limit (MaxScriptSize)
-SHORT_OPTIONS = {"p": "partition", "J": "job-name", "D": "chdir", "n": "ntasks", "N": "nodes", "G": "gpus"}
+_THOUSANDS = {"k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4, "p": 1024**5}
 
 
 class NotABatchScript(Exception):
@@ -21,7 +23,10 @@ class NotABatchScript(Exception):
 
 @dataclass(frozen=True)
 class GpuRequest:
-    """GPUs asked for: `count` of them `per` node, task or job; `type` is the GRES type or None for any."""
+    """GPUs asked for: `count` of them `per` node, socket, task or job.
+
+    `type` is the GRES type; None for any, and for several.
+    """
 
     count: int
     per: str
@@ -30,11 +35,16 @@ class GpuRequest:
 
 @dataclass(frozen=True)
 class BatchScript:
-    """A batch script: `options` holds its `#SBATCH` options by long name, a flag's value is ""."""
+    """A batch script: `options` holds its `sbatch` options by long name, a flag's value is "".
+
+    Of a heterogeneous job these are the options of its first component, on which the script itself runs;
+    `others` are those of its other components.
+    """
 
     path: Path
     interpreter: tuple[str, ...]
     options: Mapping[str, str] = field(default_factory=dict)
+    others: tuple[Mapping[str, str], ...] = ()
 
     @property
     def job_name(self) -> str:
@@ -58,20 +68,51 @@ class BatchScript:
 
     @property
     def nodes(self) -> int:
-        """Nodes of the job (the smaller number of a range), at least one."""
-        return _number(self.options.get("nodes", "").split("-")[0])
+        """Nodes of the job (the smallest number of a range or list), at least one."""
+        return min(_number(some.split("-")[0]) for some in self.options.get("nodes", "").split(","))
 
     @property
     def gpus(self) -> GpuRequest | None:
         """The GPUs that are asked for; None if there are none, or not as a number of GPUs."""
-        for option, per in (("gpus-per-node", "node"), ("gpus-per-task", "task"), ("gpus", "job")):
-            if value := self.options.get(option):
-                return _gpus(value.split(",")[0].split(":"), per)
-        for gres in self.options.get("gres", "").split(","):
-            name, *rest = gres.removeprefix("gres:").removeprefix("gres/").split(":")
-            if name == "gpu":
-                return _gpus(rest, "node")
-        return None
+        return gpus_of(self.options)
+
+    def with_options(self, words: Sequence[str], environment: Mapping[str, str]) -> BatchScript:
+        """The job that `sbatch words script` submits in this environment: both override the script.
+
+        Raises:
+            NotABatchScript: the words are no options; the text says which.
+        """
+        try:
+            over = sbatch_options.of_environment(environment) | sbatch_options.read(words)
+        except sbatch_options.Refused as error:
+            raise NotABatchScript(f"sbatch options {shlex.join(words)}: {error}") from None
+        return BatchScript(
+            self.path,
+            self.interpreter,
+            {**self.options, **over},
+            tuple({**other, **over} for other in self.others),
+        )
+
+
+def gpus_of(options: Mapping[str, str]) -> GpuRequest | None:
+    """The GPUs that a component's options ask for; None if there are none, or not as a number of GPUs."""
+    for option, per in (
+        ("gpus-per-node", "node"),
+        ("gpus-per-task", "task"),
+        ("gpus-per-socket", "socket"),
+        ("gpus", "job"),
+    ):
+        if value := options.get(option):
+            return _request([f"gpu:{one}" for one in _listed(value)], per)
+    for option, per in (
+        ("gres", "node"),
+        ("tres-per-node", "node"),
+        ("tres-per-task", "task"),
+        ("tres-per-job", "job"),
+    ):
+        if (value := options.get(option)) and (request := _request(_listed(value), per)):
+            return request
+    return None
 
 
 def read(path: Path) -> BatchScript:
@@ -105,47 +146,36 @@ def parse(path: Path, text: str) -> BatchScript:
         raise NotABatchScript(f"{path}: is not a batch script: its first line must begin with #!{hint}")
     program, _, argument = first[2:].strip().partition(" ")
     interpreter = (program, argument.strip()) if argument.strip() else (program,)
-    return BatchScript(path, interpreter, _options(rest))
+    try:
+        options, *others = sbatch_options.components(rest)
+    except sbatch_options.Refused as error:
+        raise NotABatchScript(f"{path}: sbatch refuses its options: {error}") from None
+    return BatchScript(path, interpreter, options, tuple(others))
 
 
-def _options(lines: list[str]) -> dict[str, str]:
-    """The `#SBATCH` options up to the first command, later ones winning, as sbatch(1) has it."""
-    options: dict[str, str] = {}
-    for line in lines:
-        if line.strip() and not line.lstrip().startswith("#"):
-            break
-        if line.startswith("#SBATCH"):
-            try:
-                words = shlex.split(line[len("#SBATCH") :], comments=True)
-            except ValueError:
-                continue
-            options |= _read_words(words)
-    return options
+def _listed(value: str) -> list[str]:
+    """Splits a list of GRES at its commas; where they lie (`gpu:2(S:0,1)`) does not matter."""
+    return re.sub(r"\([^)]*\)?", "", value).split(",")
 
 
-def _read_words(words: list[str]) -> dict[str, str]:
-    options: dict[str, str] = {}
-    while words:
-        word = words.pop(0)
-        name, equals, value = word.partition("=")
-        if word.startswith("--"):
-            name = name[2:]
-        elif match := re.fullmatch(r"-([A-Za-z])(.*)", word, re.DOTALL):
-            name, value = SHORT_OPTIONS.get(match[1], match[1]), match[2].removeprefix("=")
-            equals = value
-        else:
+def _request(wanted: Sequence[str], per: str) -> GpuRequest | None:
+    """Adds up the GPUs of a list such as `gpu:a100:2`, `gres/gpu=1` and `gpu`."""
+    count = 0
+    types: set[str | None] = set()
+    for one in wanted:
+        name, *rest = re.split("[:=]", re.sub(r"^gres[:/]", "", one.strip().lower()))
+        if name != "gpu":
             continue
-        if not equals and words and not words[0].startswith("-"):
-            value = words.pop(0)
-        options[name] = value
-    return options
-
-
-def _gpus(words: list[str], per: str) -> GpuRequest | None:
-    """Reads `[type:]count` split at the colons; a missing count is one GPU."""
-    count = words.pop() if words and words[-1].isdigit() else "1"
-    return GpuRequest(int(count), per, words[0] if words else None) if int(count) else None
+        number = re.fullmatch(r"(\d{1,6})([kmgtp]?)", rest[-1]) if rest else None
+        many = int(number[1]) * _THOUSANDS.get(number[2], 1) if number else 1
+        kind = rest[:-1] if number else rest
+        if many:
+            types.add(":".join(kind) or None)
+        count += many
+    return GpuRequest(count, per, types.pop() if len(types) == 1 else None) if count else None
 
 
 def _number(value: str | None) -> int:
-    return max(1, int(value)) if value and value.isdigit() else 1
+    """A count such as `4` or `2k`; one for anything else."""
+    match = re.fullmatch(r"(\d{1,6})([km]?)", (value or "").strip().lower())
+    return max(1, int(match[1]) * _THOUSANDS.get(match[2], 1)) if match else 1

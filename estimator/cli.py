@@ -102,6 +102,10 @@ def estimate(
     array: Annotated[
         str | None, typer.Option(metavar="INDICES", help="Tasks of a job array, as sbatch --array.")
     ] = None,
+    sbatch: Annotated[
+        str | None,
+        typer.Option(metavar="OPTIONS", help="Options as on sbatch's command line, such as '-N2 -G8'."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the estimate as a JSON object.")] = False,
     advise: Annotated[
         bool, typer.Option("--advise", help="Tell which settings would save memory, and how much.")
@@ -140,6 +144,7 @@ def estimate(
             timeout,
             chdir,
             array,
+            sbatch,
             as_json,
             config,
             outputs,
@@ -166,13 +171,14 @@ def _estimate(
     timeout: int | None,
     chdir: Path | None,
     array: str | None,
+    sbatch: str | None,
     as_json: bool,
     config: Path | None,
     outputs: Outputs,
     advise: bool,
 ) -> None:
     import settings
-    from estimator import report, sandbox, trace_run
+    from estimator import report, sandbox, sbatch_options, trace_run
     from estimator.advice import advise as advice_for
     from estimator.batch_script import NotABatchScript
     from estimator.catalog import CatalogError, load
@@ -192,7 +198,14 @@ def _estimate(
         launch = (
             Launch.of_command(words, chdir)
             if is_command
-            else Launch.of_script(Path(words[0]), words[1:], chdir, array)
+            else Launch.of_script(
+                Path(words[0]),
+                words[1:],
+                chdir,
+                array,
+                options=sbatch_options.on_command_line(sbatch),
+                environment=os.environ,
+            )
         )
         if array is not None and launch.array is None:
             _wrong_usage(f"--array {array}: not indices as sbatch takes them, such as 0-15:4,20")
@@ -220,6 +233,7 @@ def _estimate(
         NotABatchScript,
         OutputError,
         sandbox.Refused,
+        sbatch_options.Refused,
     ) as error:
         raise _Failed(str(error)) from None
     except trace_run.TraceFailed as error:

@@ -50,16 +50,25 @@ class Launch:
 
     @classmethod
     def of_script(
-        cls, path: Path, arguments: Sequence[str], cwd: Path | None = None, array: str | None = None
+        cls,
+        path: Path,
+        arguments: Sequence[str],
+        cwd: Path | None = None,
+        array: str | None = None,
+        *,
+        options: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
     ) -> Launch:
-        """As `sbatch path arguments` starts it; `sbatch --chdir` and `--array` beat what the script says.
+        """As `sbatch options path arguments` starts it; `cwd` is `sbatch --chdir`, `array` `--array`.
+
+        What is asked for on the command line beats `environment` (`SBATCH_*`), and that beats the script.
 
         Raises:
             NotABatchScript: `sbatch` would not take it.
         """
-        script = batch_script.read(path)
+        script = batch_script.read(path).with_options(options, environment or {})
         where = (cwd or script.chdir or Path()).absolute()
-        indices = array or script.options.get("array") or script.options.get("a")
+        indices = array or script.options.get("array")
         tasks = job_array.parse(indices) if indices else None
         return cls(path.name, tuple(arguments), where, script, array=tasks)
 
@@ -182,7 +191,7 @@ def _job_environment(environment: Mapping[str, str], launch: Launch, middle: boo
     """The user's environment with what Slurm sets in the batch script of such a job."""
     kept = {name: value for name, value in environment.items() if not name.startswith(CLUSTER_VARIABLES)}
     options = launch.script.options if launch.script else {}
-    cpus = options.get("cpus-per-task") or options.get("c") or "1"
+    cpus = options.get("cpus-per-task") or "1"
     job = {
         "SLURM_JOB_ID": JOB_ID,
         "SLURM_JOBID": JOB_ID,

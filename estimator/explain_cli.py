@@ -25,6 +25,10 @@ def explain(
     chdir: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where the job starts, as sbatch --chdir.")
     ] = None,
+    sbatch: Annotated[
+        str | None,
+        typer.Option(metavar="OPTIONS", help="Options as on sbatch's command line, such as '-N2 -G8'."),
+    ] = None,
     timeout: Annotated[
         int, typer.Option(min=1, max=3600, help="Longest time for the dry run (s).")
     ] = LIMIT_S,
@@ -41,7 +45,7 @@ def explain(
     Exit status: 0 PyTorch is used, 3 it is not, 1 the script cannot be run, 2 wrong usage.
     """
     import settings
-    from estimator import launch_plan, sandbox
+    from estimator import launch_plan, sandbox, sbatch_options
     from estimator.batch_script import NotABatchScript
     from estimator.catalog import CatalogError, load
     from estimator.dry_run import Launch
@@ -49,7 +53,8 @@ def explain(
     try:
         configured = settings.load(config)
         catalog = load(configured.estimate.gpus_file)
-        launch = Launch.of_script(Path(words[0]), words[1:], chdir)
+        options = sbatch_options.on_command_line(sbatch)
+        launch = Launch.of_script(Path(words[0]), words[1:], chdir, options=options, environment=os.environ)
         partition = configured.partitions.get(launch.script.partition or "") if launch.script else None
         model = catalog.find(gpu or (partition.gpu if partition else next(iter(catalog.gpus))))
         limits = configured.estimate.model_copy(update={"timeout_s": timeout})
@@ -61,6 +66,7 @@ def explain(
         FileNotFoundError,
         launch_plan.PlanError,
         sandbox.Refused,
+        sbatch_options.Refused,
     ) as error:
         typer.echo(f"gpumem: {error}", err=True)
         raise typer.Exit(COULD_NOT) from None

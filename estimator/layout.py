@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-from estimator.batch_script import BatchScript
+from estimator.batch_script import BatchScript, gpus_of
 
 MOST_GPUS = 16  # of one node: what the fake device can show
 GPUS_OF_A_NODE = 8  # where only the number of ranks is known
@@ -41,24 +41,42 @@ class Layout:
 
 
 def of_script(script: BatchScript) -> Layout:
-    """What the `#SBATCH` options ask for; one task a node and one GPU a node where they are silent."""
-    options = script.options
+    """What the script's options ask for; one task a node and one GPU a node where they are silent.
+
+    A heterogeneous job is seen from its first component, with the GPUs of the one that has the most.
+    """
+    own = _of_options(script, script.options)
+    others = [_of_options(script, options) for options in script.others if gpus_of(options)]
+    if script.gpus is None and others:
+        return replace(max(others, key=lambda other: other.gpus), nodes=own.nodes, tasks=own.tasks)
+    return replace(own, gpus=max(own.gpus, *(other.gpus for other in others))) if others else own
+
+
+def _of_options(script: BatchScript, options: Mapping[str, str]) -> Layout:
+    script = replace(script, options=options)
     nodes, request = script.nodes, script.gpus
     per_node = _number(options.get("ntasks-per-node"))
+    per_gpu = _number(options.get("ntasks-per-gpu"))
+    total = _number(options.get("gpus", "").rpartition(":")[2])
+    if request and request.per == "node" and total and "nodes" not in options:
+        nodes = max(nodes, -(-total // request.count))
     if "ntasks" in options:
         tasks = script.ntasks
         if "nodes" not in options and per_node:
             nodes = -(-tasks // per_node)
+        nodes = min(nodes, tasks)  # sbatch takes the nodes down to the tasks
+    elif request and request.per == "task" and total:
+        tasks = max(nodes, total // request.count)
     else:
         tasks = nodes * (per_node or 1)
     if request is None:
         return Layout(nodes, tasks)
     of_node = {
         "node": request.count,
+        "socket": request.count * (_number(options.get("sockets-per-node")) or 1),
         "task": request.count * -(-tasks // nodes),
         "job": -(-request.count // nodes),
     }[request.per]
-    per_gpu = _number(options.get("ntasks-per-gpu"))
     if per_gpu and "ntasks" not in options:
         tasks = nodes * of_node * per_gpu
     of_task = request.count if request.per == "task" else None
@@ -117,6 +135,31 @@ def slurm_variables(layout: Layout, asked: BatchScript | None) -> dict[str, str]
     ):
         if value := options.get(option):
             variables[variable] = value
+    return (
+        variables
+        | (_array_variables(asked) if asked else {})
+        | (_component_variables(asked) if asked else {})
+    )
+
+
+def _component_variables(script: BatchScript) -> dict[str, str]:
+    """Those of a heterogeneous job, whose components are all on this one node."""
+    if not script.others:
+        return {}
+    variables = {
+        "SLURM_HET_SIZE": str(1 + len(script.others)),
+        "SLURM_PACK_SIZE": str(1 + len(script.others)),
+    }
+    for number, options in enumerate((script.options, *script.others)):
+        of_component = _of_options(script, options)
+        for name, value in (
+            ("SLURM_JOB_NODELIST", HOST),
+            ("SLURM_JOB_NUM_NODES", str(of_component.nodes)),
+            ("SLURM_NNODES", str(of_component.nodes)),
+            ("SLURM_NTASKS", str(of_component.tasks)),
+        ):
+            variables[f"{name}_HET_GROUP_{number}"] = value
+            variables[f"{name}_PACK_GROUP_{number}"] = value
     return variables
 
 

@@ -27,6 +27,11 @@ def script(*options: str) -> Layout:
         (["--gpus=8", "-N 2"], Layout(2, 2, 4)),
         (["--ntasks=8", "--ntasks-per-node=4", "--gres=gpu:4"], Layout(2, 8, 4)),
         (["--gpus=8", "--nodes=2", "--ntasks-per-gpu=1"], Layout(2, 8, 4)),
+        (["--gpus=8", "--gpus-per-node=4"], Layout(2, 2, 4)),
+        (["--gpus=8", "--gpus-per-task=2"], Layout(1, 4, 8, 2)),
+        (["--gpus-per-socket=2", "--sockets-per-node=2"], Layout(1, 1, 4)),
+        (["--nodes=4", "--ntasks=2", "--gres=gpu:1"], Layout(2, 2, 1)),
+        (["-N1 -n2", "hetjob", "-N4 --gres=gpu:4"], Layout(1, 2, 4)),
         (["--gres=gpu:99"], Layout(1, 1, layout.MOST_GPUS)),
     ],
 )
@@ -55,6 +60,14 @@ def test_ranks_that_are_asked_for_are_spread_over_nodes() -> None:
     assert Layout().with_ranks(4) == Layout(1, 1, 4)
     assert Layout().with_ranks(16) == Layout(2, 2, 8)
     assert Layout(2, 8, 4).with_ranks(32) == Layout(8, 32, 4)
+
+
+def test_slurm_tells_of_components() -> None:
+    lines = "#!/bin/sh\n#SBATCH -n2\n#SBATCH hetjob\n#SBATCH -N4 --gres=gpu:4\n"
+    asked = parse(Path("train.sh"), lines)
+    told = layout.slurm_variables(layout.of_script(asked), asked)
+    names = ("SLURM_HET_SIZE", "SLURM_NTASKS_HET_GROUP_0", "SLURM_NNODES_HET_GROUP_1")
+    assert [told[name] for name in names] == ["2", "2", "4"]
 
 
 def test_slurm_tells_the_batch_script() -> None:

@@ -14,7 +14,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from estimator import launchers
+from estimator import launchers, secrets
 from estimator.batch_script import BatchScript
 from estimator.layout import Layout
 from estimator.trace import printable
@@ -164,7 +164,7 @@ def _program(record: _Record, layout: Layout) -> Program:
         ranks = max(ranks, _count(environment["WORLD_SIZE"]))
     python = () if launched is not None and launched.is_command else (PurePath(record.argv[0]).name,)
     return Program(
-        command=(*python, *command),
+        command=_without_secrets((*python, *command)),
         interpreter=record.executable,
         python=record.python,
         cwd=record.cwd,
@@ -201,7 +201,12 @@ def _skipped(path: Path) -> Skipped:
     if len(words) < 2:
         raise PlanError(f"{path.name}: is cut short")
     why, *command = (printable(word) for word in words)
-    return Skipped(tuple(command), why)
+    return Skipped(_without_secrets(command), why)
+
+
+def _without_secrets(command: Sequence[str]) -> tuple[str, ...]:
+    hidden = secrets.of_arguments(command)
+    return tuple(secrets.hide(word, hidden) for word in command)
 
 
 def _count(text: str | None) -> int:

@@ -16,6 +16,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from estimator import secrets
 from history import models
 from history.models import new_id
 from history.store import Store
@@ -252,6 +253,10 @@ class Advisor:
     def resume(self, store: Store) -> None:
         """Takes up the deferred jobs of an earlier life of the service. May block on Slurm."""
         for row in store.decisions_in_state(_UNFINISHED):
+            if row.request is None:
+                reason = "not taken up again: what holds credentials is not stored"
+                self._update(row.id, state="failed", reason=reason)
+                continue
             try:
                 submission = Submission.model_validate(row.request)
                 job = policy.candidate(submission, self._site)
@@ -370,8 +375,10 @@ def _remembered(row: models.Estimate) -> Known:
 
 
 def _outcome(task: Task, result: Result) -> tuple[Known, models.Estimate]:
+    """What is remembered and stored of a result: nothing that looks like a credential of the job."""
+    hidden = _secrets(task.submission)
     if not isinstance(result, Traced):
-        reason = re.sub(r"\s+", " ", str(result))
+        reason = secrets.hide(re.sub(r"\s+", " ", str(result)), hidden)
         failure = Failure(status="failed", reason=reason, inputs=list(result.inputs))
         row = models.Estimate(
             fingerprint=task.fingerprint, gpu=task.gpu, status="failed", detail=failure.model_dump()
@@ -386,14 +393,24 @@ def _outcome(task: Task, result: Result) -> tuple[Known, models.Estimate]:
         reserved_peak_bytes=estimate.reserved_peak_bytes,
         recommended_bytes=estimate.recommended_bytes,
         shards=estimate.shards,
-        detail=result.detail,
+        detail=secrets.hide_in(result.detail, hidden),
         inputs=[item.model_dump() for item in estimate.inputs],
     )
     return Known(estimate, None, tuple(estimate.inputs), row.id), row
 
 
-def _stored(submission: Submission) -> dict[str, Any]:
-    """What a trace after a restart needs, without credentials."""
+def _secrets(submission: Submission) -> set[str]:
+    return secrets.of_environment(submission.environment) | _written_secrets(submission)
+
+
+def _written_secrets(submission: Submission) -> set[str]:
+    return secrets.of_text(submission.script or "", " ".join(submission.argv))
+
+
+def _stored(submission: Submission) -> dict[str, Any] | None:
+    """What a trace after a restart needs, without credentials; None if they stand in the script itself."""
+    if _written_secrets(submission):
+        return None
     fields = submission.model_dump(exclude_defaults=True)
     fields["v"] = submission.v
     fields["environment"] = policy.storable_environment(submission.environment)

@@ -233,6 +233,34 @@ def test_a_changed_input_makes_a_script_unknown_again(
     assert gpumemd.wait_state(changed, "applied")["action"] == "defer"
 
 
+def test_credentials_of_a_job_are_written_nowhere(
+    plugin_cluster: Cluster, gpumemd: Gpumemd, alice: User
+) -> None:
+    in_script, in_argument, in_environment = (f"Canary{number}" + "x7" * 8 for number in range(3))
+    lines = (
+        f"export WANDB_API_KEY={in_script}\n: $HF_TOKEN\n"
+        f"#fake sleep=1 fail={in_script}_{in_argument}_{in_environment}_are_wrong"
+    )
+    job_id = plugin_cluster.sbatch(
+        script("secrets", command=lines),
+        user=alice,
+        args=GPU,
+        env={"HF_TOKEN": in_environment},
+        script_args=["--api-key", in_argument],
+    )
+    gpumemd.wait_state(job_id, "tracing")
+    written = [gpumemd.folder / "gpumemd.log", *gpumemd.folder.glob("history.db*")]
+
+    def leaked() -> list[str]:
+        return [path.name for path in written if b"Canary" in path.read_bytes()]
+
+    assert leaked() == []
+    row = gpumemd.wait_state(job_id, "released")
+    assert row["reason"] == "... ... ... are wrong"
+    assert leaked() == []
+    assert list((gpumemd.folder / "state" / "traces").iterdir()) == []
+
+
 def test_begin_is_kept(plugin_cluster: Cluster, gpumemd: Gpumemd, alice: User) -> None:
     job_id = submit(plugin_cluster, alice, script("later", "shards=4"), [*GPU, "--begin=now+1hour"])
     gpumemd.wait_state(job_id, "applied")

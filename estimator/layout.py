@@ -135,11 +135,7 @@ def slurm_variables(layout: Layout, asked: BatchScript | None) -> dict[str, str]
     ):
         if value := options.get(option):
             variables[variable] = value
-    return (
-        variables
-        | (_array_variables(asked) if asked else {})
-        | (_component_variables(asked) if asked else {})
-    )
+    return variables | (_component_variables(asked) if asked else {})
 
 
 def _component_variables(script: BatchScript) -> dict[str, str]:

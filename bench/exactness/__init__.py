@@ -1,0 +1,1 @@
+"""Estimates held against byte-exact peaks that others have measured and published."""

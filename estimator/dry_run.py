@@ -210,8 +210,17 @@ def _job_environment(environment: Mapping[str, str], launch: Launch, middle: boo
     if launch.array is not None:
         index = launch.array.first if launch.array_task is None else launch.array_task
         job |= {"SLURM_ARRAY_JOB_ID": JOB_ID, **launch.array.variables(index)}
+    if temporary := _temporary(kept):
+        job["TMPDIR"] = temporary
+    job["SLURM_TMPDIR"] = job.get("TMPDIR") or kept.get("TMPDIR") or "/tmp"  # noqa: S108 - in the sandbox
     polite = {"OMP_NUM_THREADS": str(min(4, os.cpu_count() or 1))}  # on a login node that others use as well
     return polite | kept | OFFLINE | job
+
+
+def _temporary(environment: Mapping[str, str]) -> str | None:
+    """Another TMPDIR, if that of the user is only on compute nodes."""
+    own = environment.get("TMPDIR")
+    return "/tmp" if own and not Path(own).is_dir() else None  # noqa: S108 - in the sandbox
 
 
 def _writable(cwd: Path, environment: Mapping[str, str]) -> list[Path]:

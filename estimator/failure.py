@@ -108,6 +108,10 @@ def told(error: UserError, cwd: Path) -> str:
         named = re.fullmatch(r"[^:]+: '(.*)'", message)
         if named and error.type in ("FileNotFoundError", "PermissionError", "NotADirectoryError"):
             message = named[1]
+    wanted = re.match(r"Couldn't (?:reach|find) (?:the dataset )?'([\w./-]+)' (?:on|in) the", message)
+    if name := error.hub or (wanted and wanted[1]):
+        message = f"{name} is not in the Hugging Face cache of this user"
+        hint = ", and a dry run has no network: load it once on the login node"
     where = ""
     if error.file:
         path = Path(error.file)

@@ -169,9 +169,57 @@ done
 exec "@REAL@" "$@"
 """
 
+_RSYNC = """#!/bin/sh
+# Copies nothing: what lies on this machine is linked to, which is as good for reading.
+printf '%s\\0' "@WHY@" "${0##*/}" "$@" 2> /dev/null > "@OUT@/skipped-$$"
+value= last=
+count=0 all=$#
+n=0
+while [ $n -lt $all ]; do  # "$@" becomes what is no option
+    n=$((n + 1)); word=$1; shift
+    if [ -n "$value" ]; then value= && continue; fi
+    case $word in
+    -e|-f|--rsh|--exclude|--include|--filter|--exclude-from|--include-from|--files-from|--bwlimit|--chmod|--chown|\
+    --partial-dir|--temp-dir|-T|--log-file|--max-size|--min-size|--timeout) value=next ;;
+    -*) ;;
+    *) set -- "$@" "$word"; last=$word ;;
+    esac
+done
+for word in "$@"; do
+    case $word in *:*) count=0 && break ;; esac
+    [ ! -e "$word" ] || [ "$word" = "$last" ] || count=$((count + 1))
+done
+[ "$count" -gt 0 ] || exit 0
+rm -f "@OUT@/skipped-$$"
+case $last in */) mkdir -p "$last" ;; esac
+link() {  # SOURCE TARGET: the target is a link to the source; of two folders, the entries are put together
+    if [ -d "$1" ] && [ -d "$2" ] && [ ! -L "$2" ]; then
+        for entry in "$1"/* "$1"/.[!.]*; do
+            [ ! -e "$entry" ] || link "$entry" "$2/${entry##*/}"
+        done
+    elif [ ! "$1" -ef "$2" ]; then
+        ln -sfn "$(realpath "$1")" "$2"
+    fi
+}
+for word in "$@"; do
+    [ -e "$word" ] && [ "$word" != "$last" ] || continue
+    case $word in
+    */|*/.|.) mkdir -p "$last"; link "${word%/.}" "${last%/}" ;;
+    *)
+        if [ -d "$word" ] || [ -d "$last" ]; then
+            mkdir -p "$last"
+            link "$word" "${last%/}/${word##*/}"
+        else
+            link "$word" "$last"
+        fi ;;
+    esac
+done
+exit 0
+"""
+
 _SUBMITS = "nothing is submitted, ended or changed in a dry run"
 _WAITS = "a dry run does not wait"
-_NETWORK = "a dry run has no network"
+NETWORK = "a dry run has no network"
 _INSTALLS = "nothing is installed in a dry run"
 _TELLS = "a dry run tells nobody"
 _SERVES = "there is no GPU in a dry run"
@@ -180,15 +228,15 @@ _SERVES = "there is no GPU in a dry run"
 _NOTHING_DONE = {
     _SUBMITS: ("sbatch", "salloc", "scancel", "sbcast", "squeue", "sacct", "sstat", "scrontab", "qsub"),
     _WAITS: ("sleep",),
-    _NETWORK: (
-        "rsync", "scp", "sftp", "ssh", "wget", "curl", "aria2c", "rclone", "aws", "gsutil", "gcloud",
+    NETWORK: (
+        "scp", "sftp", "ssh", "wget", "curl", "aria2c", "rclone", "aws", "gsutil", "gcloud",
         "azcopy", "s5cmd", "s3cmd", "globus", "kaggle", "huggingface-cli", "hf", "ping",
     ),
     _INSTALLS: ("apt-get", "apt", "yum", "dnf"),
     _TELLS: ("mail", "mailx", "sendmail", "mutt"),
     _SERVES: ("dcgmi", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server", "nvidia-persistenced"),
 }  # fmt: skip
-_SOME_DONE = {"git": ("push|pull|fetch|clone|submodule", _NETWORK)}
+_SOME_DONE = {"git": ("push|pull|fetch|clone|submodule", NETWORK)}
 
 
 def write(
@@ -228,6 +276,7 @@ def write(
         "scontrol": _SCONTROL,
         "mpirun": mpirun,
         "mpiexec": mpirun,
+        "rsync": _RSYNC.replace("@WHY@", NETWORK),
     }
     for why, names in _NOTHING_DONE.items():
         texts |= dict.fromkeys(names, _NOTHING.replace("@WHY@", why))

@@ -142,6 +142,7 @@ class UserError(_Model):
     message: Text
     file: Text | None = None
     line: Count | None = None
+    hub: Text | None = None  # what was wanted of the Hugging Face Hub, and is not in the cache
 
     def __str__(self) -> str:
         where = f"{self.file}:{self.line}: " if self.file and self.line else ""

@@ -191,7 +191,26 @@ def _describe(error: Optional[BaseException]) -> Optional[Dict[str, Any]]:
             file, line = name, traceback.tb_lineno
         traceback = traceback.tb_next
     message = error.msg if isinstance(error, SyntaxError) else str(error)
-    return {"type": type(error).__name__, "message": message[:2000], "file": file, "line": line}
+    told = {"type": type(error).__name__, "message": message[:2000], "file": file, "line": line}
+    with contextlib.suppress(Exception):
+        told["hub"] = _wanted_of_hub(error)
+    return told
+
+
+def _wanted_of_hub(error: Optional[BaseException]) -> Optional[str]:
+    """The model or data set that huggingface_hub did not find in its cache; its errors do not always say."""
+    for _ in range(20):
+        if error is None:
+            return None
+        if type(error).__name__ in ("LocalEntryNotFoundError", "OfflineModeIsEnabled"):
+            traceback = error.__traceback__
+            while traceback is not None:
+                wanted = traceback.tb_frame.f_locals.get("repo_id")
+                if isinstance(wanted, str):
+                    return wanted[:200]
+                traceback = traceback.tb_next
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def _stop_children() -> None:

@@ -155,3 +155,13 @@ def test_nothing_to_estimate_although_the_script_ended_well(tmp_path: Path) -> N
     assert absent(script=script) == absent()
     script.write_text("srun apptainer exec --nv torch.sif python train.py\n")
     assert absent(script=script).endswith("could be traced: what apptainer runs in a container is not")
+
+
+def test_what_the_hub_would_have_given_is_named(tmp_path: Path) -> None:
+    error = UserError(type="OSError", message="We couldn't connect", file=None, line=None, hub="org/model")
+    ending = "is not in the Hugging Face cache of this user, and a dry run has no network: load it once on the login node"
+    assert failure.told(error, tmp_path) == f"OSError: org/model {ending}"
+    error = UserError(
+        type="ConnectionError", message="Couldn't reach 'a/b' on the Hub (OfflineModeIsEnabled)"
+    )
+    assert failure.told(error, tmp_path) == f"ConnectionError: a/b {ending}"

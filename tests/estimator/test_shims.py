@@ -130,6 +130,25 @@ def test_what_is_not_done_is_noted(programs: Path, tmp_path: Path) -> None:
     assert noted == [[b"rsync", b"-a", b"from here", b"there"], [b"sleep", b"1000"]]
 
 
+def test_rsync_links_what_lies_here(programs: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    (data / "train").mkdir(parents=True)
+    (data / "train" / "1.bin").write_text("1")
+    (data / "meta.json").write_text("{}")
+    node = tmp_path / "node"
+    node.mkdir()
+    run(programs, f"rsync -a --exclude train {data}/ {node}/a; rsync -av {data} {node}", tmp_path)
+    run(programs, f"rsync data/meta.json node/m.json -q; rsync -a --delete {data}/train {node}/a/", tmp_path)
+    assert (node / "a" / "train" / "1.bin").read_text() == "1"
+    assert (node / "data" / "meta.json").read_text() == "{}"
+    assert (node / "m.json").read_text() == "{}"
+    assert (data / "train").is_dir() and sorted(path.name for path in data.iterdir()) == [
+        "meta.json",
+        "train",
+    ]
+    assert list(tmp_path.glob("skipped-*")) == []
+
+
 def test_git_is_itself_but_for_what_needs_the_network(tmp_path: Path) -> None:
     real = tmp_path / "host" / "git"
     real.parent.mkdir()

@@ -356,6 +356,7 @@ def _doubts(trace: Trace, gpu: GPU) -> list[str]:
             f"{Path(first.file).name} line {first.line} runs without gradients, but not within "
             f"{_steps(trace.steps)}: an evaluation there may need more"
         )
+    doubts += trace.made_up
     doubts += _left_out(trace)
     if trace.gpu != gpu.name:
         doubts.append(f"the run was traced for another GPU: {trace.gpu or 'unknown'}")

@@ -238,6 +238,7 @@ class Trace(_Model):
     sizes: Annotated[tuple[SizedByData, ...], Field(max_length=10_000)] = ()
     integers_read: Count = 0  # by the program, and made up
     inputs: Annotated[tuple[InputFile, ...], Field(max_length=10_000)] = ()
+    made_up: Annotated[tuple[Text, ...], Field(max_length=100)] = ()  # data sets that were not there
     peaks: Peaks | None = None
 
     @property

@@ -12,6 +12,7 @@ import time
 from typing import Any, Dict, List, Optional
 
 from . import alarm, ranks, torch_import
+from .datasets import MadeUp
 from .inputs import OpenedFiles, is_installed
 
 FORMAT = 1
@@ -29,6 +30,7 @@ class TracedRun:
         self._settings, self._alone = settings, alone
         self._started_ns = time.time_ns()
         self._files = OpenedFiles()
+        self._made_up = MadeUp()
         self._reason: Optional[str] = None
         self._recorder: Any = None
         self._gradless: Any = None
@@ -41,6 +43,7 @@ class TracedRun:
     def begin(self) -> None:
         """Called before any code of the user runs; its `atexit` call is therefore the last one."""
         self._files.watch()
+        self._made_up.watch()
         self._remember_exit_code()
         atexit.register(self._at_exit)
         alarm.on_termination(self._terminated)
@@ -123,6 +126,7 @@ class TracedRun:
             "end": end,
             "error": _describe(_uncaught()) if end == "exception" else None,
             "inputs": self._files.listed(),
+            "made_up": self._made_up.listed(),
             "events": None,
         }
         trace.update(ranks.facts())

@@ -1,0 +1,1 @@
+"""How many of other people's batch scripts gpumem understands."""

@@ -1,0 +1,5 @@
+"""Trains, as a module."""
+
+import torch
+
+print(torch.__version__)

@@ -1,0 +1,3 @@
+"""Prepares data, without any framework."""
+
+print("prepared")

@@ -1,0 +1,2 @@
+export LEVEL=2
+COMMON="--common 1"

@@ -1,0 +1,5 @@
+"""Trains with another framework, if that is there."""
+
+import tensorflow
+
+print(tensorflow)

@@ -92,9 +92,10 @@ def make(launch: Launch, gpu: GPU, settings: Settings, environment: dict[str, st
         outcome = place.run(settings, {**place.device(), "plan": plan})
         tail = outcome.tail.replace(f"{place.folder}/job/", "")
         failed = failure.of_outcome(launch.name, launch.cwd, settings, outcome, tail)
-        return launch_plan.read(
-            place.out, launch.name, launch.cwd, launch.script, launch.layout, [failed] if failed else []
-        )
+        problems = [failed] if failed else []
+        found = launch_plan.read(place.out, launch.name, launch.cwd, launch.script, launch.layout, problems)
+        where = launch.script.path.absolute().parent if launch.script else launch.cwd
+        return found.with_names(f"{place.folder}/job/", f"{where}/")  # Slurm runs a copy, too
 
 
 def _show(plan: LaunchPlan) -> None:

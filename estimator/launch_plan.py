@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Annotated
 
@@ -95,6 +95,18 @@ class LaunchPlan:
         """Whether any program imports PyTorch."""
         return any(program.framework == FRAMEWORK for program in self.programs)
 
+    def with_names(self, folder: str, instead: str) -> LaunchPlan:
+        """The plan with commands that name files in `folder`, where a copy lay, naming those in `instead`."""
+
+        def named(command: Sequence[str]) -> tuple[str, ...]:
+            return tuple(word.replace(folder, instead) for word in command)
+
+        return replace(
+            self,
+            programs=tuple(replace(one, command=named(one.command)) for one in self.programs),
+            skipped=tuple(replace(one, command=named(one.command)) for one in self.skipped),
+        )
+
 
 def read(
     folder: Path,
@@ -177,15 +189,7 @@ def _program(record: _Record, layout: Layout) -> Program:
     )
 
 
-_SET_BY_US = (
-    "SLURM_STEP",
-    "SLURM_PROCID",
-    "SLURM_LOCALID",
-    "SLURM_NODEID",
-    "OMPI_COMM_",
-    "PMI_",
-    "MPI_LOCAL",
-)
+_SET_BY_US = ("SLURM_", "OMPI_COMM_", "PMI_", "MPI_LOCAL")
 
 
 def _merged(programs: Sequence[Program]) -> tuple[Program, ...]:

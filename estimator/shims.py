@@ -16,9 +16,33 @@ _SRUN_FLAGS = (
 )
 _SRUN_SHORT_FLAGS = "EHIKOQVXZhklsuv"
 
-_SRUN = """#!/bin/sh
+_SRUN = r"""#!/bin/sh
 # Starts one task of the step here, told of all of them: srun's own options go, the command stays.
-tasks= nodes= per_node= gpus=${SLURM_GPUS_PER_TASK:-}
+number() { case $1 in *[!0-9]*|'') echo "$2" ;; *) echo "$1" ;; esac; }
+split=0 place=0
+if [ -n "${SLURM_HET_SIZE:-}" ]; then  # srun COMPONENT : COMPONENT
+    for word in "$@"; do
+        place=$((place + 1))
+        if [ "$word" = : ]; then split=$place; break; fi
+    done
+fi
+if [ $split -gt 0 ]; then
+    (
+        place=0
+        for word do
+            shift
+            place=$((place + 1))
+            [ $place -ge $split ] || set -- "$@" "$word"
+        done
+        exec "$0" "$@"
+    ) &
+    shift $split
+    "$0" "$@"
+    code=$?
+    wait
+    exit $code
+fi
+tasks= nodes= per_node= gpus=${SLURM_GPUS_PER_TASK:-} exports= programs= group=
 while [ $# -gt 0 ]; do
     case $1 in
     --ntasks=*) tasks=${1#*=} ;;
@@ -31,6 +55,11 @@ while [ $# -gt 0 ]; do
     --ntasks-per-node) per_node=${2:-} ;;
     --gpus-per-task=*) gpus=${1#*=} ;;
     --gpus-per-task) gpus=${2:-} ;;
+    --export=*) exports=${1#*=} ;;
+    --export) exports=${2:-} ;;
+    --multi-prog) programs=1 ;;
+    --het-group=*|--pack-group=*) group=$(number "${1#*=}" "") ;;
+    --het-group|--pack-group) group=$(number "${2:-}" "") ;;
     esac
     case $1 in
     --) shift; break ;;
@@ -44,7 +73,9 @@ while [ $# -gt 0 ]; do
     esac
 done
 [ $# -gt 0 ] || exit 0
-number() { case $1 in *[!0-9]*|'') echo "$2" ;; *) echo "$1" ;; esac; }
+if [ -n "$group" ]; then
+    eval "SLURM_NTASKS=\${SLURM_NTASKS_HET_GROUP_$group:-1} SLURM_NNODES=\${SLURM_NNODES_HET_GROUP_$group:-1}"
+fi
 nodes=$(number "${nodes%%-*}" "${SLURM_NNODES:-1}")
 if [ -n "$per_node" ] && [ -z "$tasks" ]; then tasks=$((nodes * $(number "$per_node" 1))); fi
 if [ -z "$tasks" ] && [ "$nodes" != "${SLURM_NNODES:-1}" ]; then tasks=$nodes; fi
@@ -65,6 +96,23 @@ if [ "${gpus##*:}" -gt 0 ] 2>/dev/null; then  # a task sees only its own GPUs, c
     while [ $i -lt "${gpus##*:}" ]; do CUDA_VISIBLE_DEVICES=$CUDA_VISIBLE_DEVICES,$i i=$((i + 1)); done
     GPU_DEVICE_ORDINAL=$CUDA_VISIBLE_DEVICES
     export CUDA_VISIBLE_DEVICES GPU_DEVICE_ORDINAL
+fi
+set -f
+IFS=,
+for one in $exports; do
+    case $one in [A-Za-z_]*=*) export "$one" ;; esac
+done
+unset IFS
+set +f
+if [ -n "$programs" ]; then  # a file of "RANKS PROGRAM ARGUMENTS": the first rank of each line
+    while read -r ranks program; do
+        case $ranks in ''|'#'*) continue ;; esac
+        rank=$(number "${ranks%%[-,]*}" 0)
+        program=$(printf '%s' "$program" | sed "s/%t/$rank/g; s/%o/0/g")
+        SLURM_PROCID=$rank SLURM_LOCALID=$((rank % per_node)) sh -c "exec $program" < /dev/null &
+    done < "$1"
+    wait
+    exit 0
 fi
 exec "$@"
 """

@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-# PyTorch, as far as a plan needs it: a plan ends where it is imported, and that takes seconds for the real one.
+# PyTorch, as far as a plan needs it: a plan ends at its import, which takes seconds for the real one.
 _TORCH = '''"""Stands in for PyTorch where only its import matters."""
 import os
 
@@ -50,11 +50,11 @@ _STARTERS = {
     "numactl": ("-N|-m|-C|-i|-p", "''", ""),
     "nsys": ("-o|-t|-s|-c|-w|-f|-e|-y|-d|-b", "profile|launch", ""),
     "ncu": ("-o|-k|-c|-s|-f", "''", ""),
-    "apptainer": ("-B|-H|-W|--bind|--env|--home|--pwd|--workdir|--overlay", "exec|run", '[ $# -gt 0 ] && shift'),
+    "apptainer": ("-B|-H|-W|--bind|--env|--home|--pwd|--workdir|--overlay", "exec|run", "shift"),
     "uv": (
         "--with|--directory|--project|--python|-p|--extra|--group|--env-file",
         "run",
-        'case ${1:-} in pip|sync|venv|lock|add|tool|python) exit 0 ;; *.py) exec python "$@" ;; esac',
+        'case ${1:-} in pip|sync|venv|lock|add|tool) exit 0 ;; *.py) exec python "$@" ;; esac',
     ),
     "poetry": ("''", "run", 'case ${1:-} in install|lock) exit 0 ;; esac'),
     "conda": ("-n|-p|--name|--prefix", "run|activate", ""),
@@ -70,8 +70,8 @@ command=
 while [ $# -gt 0 ]; do
     case $1 in
     :::) shift; break ;;
-    -j|--jobs|--delay|--joblog) shift 2 ;;
-    -*) shift ;;
+    -j|--jobs|--delay|--joblog) if [ -z "$command" ]; then shift 2; else command="$command $1"; shift; fi ;;
+    -*) [ -z "$command" ] || command="$command $1"; shift ;;
     *) command="$command $1"; shift ;;
     esac
 done
@@ -86,7 +86,7 @@ done
 _CONDA = """#!/bin/sh
 # conda: its environments are all the one that is there.
 case "$1 $2" in
-"shell.bash "*|"shell.posix "*|"shell hook"*) echo 'conda() { command conda "$@"; }; mamba() { :; }; micromamba() { :; }' ;;
+"shell.bash "*|"shell.posix "*|"shell hook"*) echo 'conda() { command conda "$@"; }; mamba() { :; }' ;;
 "info --base") echo "@SITE@" ;;
 esac
 case $1 in
@@ -159,7 +159,6 @@ def build(folder: Path, functions: str = "") -> Site:
         "PYTHONPATH": str(packages),
         "PYTHONDONTWRITEBYTECODE": "1",
         "SCRATCH": str(folder / "scratch"),
-        "SLURM_TMPDIR": "/tmp",
         "TMPDIR": "/tmp",
         "USER": "user",
         "WORK": str(folder / "scratch"),

@@ -61,6 +61,7 @@ def as_expected(plan: LaunchPlan, place: site.Site) -> dict[str, Any]:
         }
 
     def here(text: str) -> str:
+        text = text.replace(str(FOLDER), "CORPUS").replace(str(place.folder), "SITE")
         return text.replace(str(root), "PROJECT")
 
     return {

@@ -33,6 +33,11 @@ class Allocator:
     another stream), `requested` (of the active ones, before rounding), `reserved`, and their peaks;
     `retries` (`num_alloc_retries`), `ooms`, `device_allocs`, `device_frees`, and `syncs`, how often all
     streams were waited for (`num_sync_all_streams`).
+
+    `is_undefined` tells that PyTorch would have corrupted its own state by now. It counts what a private pool
+    took from the device by requests, and what it gives back by ranges of pages: under expandable segments the
+    two part, and a pool is destroyed while blocks of it are there (PyTorch 2.14 then fails with a segmentation
+    fault, sooner or later), or is asked for more than it has (an internal assertion).
     """
 
     def __init__(
@@ -57,6 +62,7 @@ class Allocator:
         self._default = PoolOwner()
         self._private: dict[int, PoolOwner] = {}
         self._freeable: dict[int, PoolOwner] = {}
+        self.is_undefined = False
         self._underway: list[tuple[PoolOwner, int | None]] = []
         self._captures: list[int] = []  # private pools
         self._expandable_segments: list[ExpandableSegment] = []
@@ -168,6 +174,7 @@ class Allocator:
         for owner in list(self._freeable.values()):
             self._release_blocks(owner)
             if owner.segments == 0 and owner.id is not None:
+                self.is_undefined |= self._has_blocks(owner)
                 del self._private[owner.id]
                 del self._freeable[owner.id]
 
@@ -203,6 +210,11 @@ class Allocator:
     def is_capturing(self) -> bool:
         """Whether a CUDA graph is captured, so that nothing may be waited for."""
         return bool(self._captures)
+
+    def _has_blocks(self, owner: PoolOwner) -> bool:
+        if any(pool.blocks for pool in owner.pools.values()):
+            return True
+        return any(block.pool.owner is owner for used in (self.live, self.awaiting_free) for block in used.values())
 
     # what there is
 
@@ -483,6 +495,7 @@ class Allocator:
         _merge(block)
         pool.insert_unmapped(block)
         pool.owner.segments -= 1
+        self.is_undefined |= pool.owner.segments < 0 and pool.owner.id is not None
         self.reserved -= size
         self.device_frees += 1
         if not block.is_split:  # `release_expandable_segment`

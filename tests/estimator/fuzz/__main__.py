@@ -29,13 +29,12 @@ def main() -> int:
         print(f"torch {oracle.torch_version} ({python})", flush=True)
         done = 0
         counts: dict[str, int] = {}
-        for name, session in campaign.sessions(options.commands):
-            found = campaign.compare(session, oracle.run)
+        for name, session, found in campaign.differences(options.commands, oracle):
             if found is not None:
                 failed = True
-                print(
-                    f"DIFFERENCE under {name}, made short:\n{shrink(found, campaign.config(session), oracle.run)}"
-                )
+                oracle.close()
+                short = shrink(found, campaign.config(session), oracle.run)
+                print(f"DIFFERENCE under {name}, made short:\n{short}")
                 break
             done += len(session.commands)
             counts[name] = counts.get(name, 0) + len(session.commands)

@@ -8,7 +8,8 @@ from dataclasses import replace
 from estimator import alloc_conf
 from estimator.allocator import AllocatorConfig
 from tests.estimator.fuzz.commands import SETTINGS, Session, as_text, random_session
-from tests.estimator.fuzz.compare import Difference, Run, difference
+from tests.estimator.fuzz.compare import Difference, difference, simulate
+from tests.estimator.fuzz.oracle import Oracle
 
 # torch keeps these from one text to the next
 LASTING = {"expandable_segments": "False", "large_segment_size_mb": "20", "max_non_split_rounding_mb": "21"}
@@ -59,8 +60,26 @@ class Campaign:
         conf = as_text(reset | session.conf)
         return replace(alloc_conf.parse(conf, self.version).config, memory_fraction=1.0)
 
-    def compare(self, session: Session, real: Run) -> Difference | None:
-        """The first difference in a session."""
-        theirs, error = real(session)
+    def simulate(self, session: Session) -> tuple[Session, list[list]]:
+        """A session up to where torch's own state is sound, and what the simulator answers."""
+        ours = list(simulate(session, self.config(session)))
+        return session.with_commands(session.commands[: len(ours)]), ours
+
+    def differences(self, commands: int, oracle: Oracle) -> Iterator[tuple[str, Session, Difference | None]]:
+        """Goes through all sessions; torch and the simulator work at the same time."""
+        begun: tuple[str, Session, list[list]] | None = None
+        for name, session in self.sessions(commands):
+            cut, ours = self.simulate(session)
+            done, theirs = begun, oracle.end() if begun else None
+            oracle.begin(cut)
+            begun = name, cut, ours
+            if done is not None and theirs is not None:
+                yield self._difference(*done, *theirs)
+        if begun is not None:
+            yield self._difference(*begun, *oracle.end())
+
+    def _difference(
+        self, name: str, session: Session, ours: list[list], theirs: list[list], error: str | None
+    ) -> tuple[str, Session, Difference | None]:
         self.ooms += sum(answer[0] == "out of memory" for answer in theirs)
-        return difference(session, self.config(session), theirs, error)
+        return name, session, difference(session, ours, theirs, error)

@@ -78,8 +78,7 @@ def random_session(
     if rng.random() < (0.9 if "garbage_collection_threshold" in conf else 0.4):
         commands.append(["fraction", rng.choice([0.5, 0.9, 1.2]) * capacity / TOTAL])
     pools = rng.random() < 0.3
-    # torch loses count of private pools that expand: their last pages stay, listed or not
-    looks = not (pools and "expandable_segments" in conf)
+    looks = True
     streams = rng.choice([1, 2, 4])
     live: list[int] = []
     held: set[int] = set()

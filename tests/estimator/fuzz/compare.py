@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from estimator.allocator import AllocatorConfig
@@ -27,28 +27,41 @@ class Difference:
         return "\n".join([header, *commands, *self.texts])
 
 
+def simulate(session: Session, config: AllocatorConfig) -> Iterator[list]:
+    """What the simulator answers and shows after each command.
+
+    It stops before the first command after which torch would be in no state that it defines.
+    """
+    simulated = Simulated(session, config)
+    for command in session.commands:
+        try:
+            shown = [simulated.do(*command), *simulated.observe()]
+        except Exception as failure:
+            yield [f"the simulator failed: {failure!r}"]
+            return
+        if simulated.allocator.is_undefined:
+            return
+        yield shown
+
+
 def compare(session: Session, config: AllocatorConfig, real: Run) -> Difference | None:
     """The first difference between torch and the simulator, if there is one."""
-    theirs, error = real(session)
-    return difference(session, config, theirs, error)
+    ours = list(simulate(session, config))
+    theirs, error = real(session.with_commands(session.commands[: len(ours)]))
+    return difference(session, ours, theirs, error)
 
 
 def difference(
-    session: Session, config: AllocatorConfig, theirs: list[list], error: str | None
+    session: Session, ours: Iterable[list], theirs: list[list], error: str | None
 ) -> Difference | None:
-    """The same for what torch has answered already."""
-    simulated = Simulated(session, config)
-    for at, command in enumerate(session.commands):
+    """The same for what both have answered already."""
+    for at, our in enumerate(ours):
         if at >= len(theirs):
             return Difference(session, at, (f"torch failed: {(error or '').strip()[-1500:]}",))
-        try:
-            ours = [simulated.do(*command), *simulated.observe()]
-        except Exception as failure:
-            return Difference(session, at, (f"the simulator failed: {failure!r}",))
-        if ours != theirs[at]:
+        if our != theirs[at]:
             texts = [
                 f"{name}: torch {one!s:.300}, simulator {other!s:.300}"
-                for name, one, other in zip(OBSERVED, theirs[at], ours, strict=True)
+                for name, one, other in zip(OBSERVED, theirs[at], our, strict=False)
                 if one != other
             ]
             return Difference(session, at, tuple(texts))

@@ -22,6 +22,7 @@ class Oracle:
         self._python = python
         self._folder = tempfile.TemporaryDirectory(prefix="gpumem-fuzz-")
         self._process: subprocess.Popen[str] | None = None
+        self._busy = False  # it has answered, and cleans up
         self.torch_version: str = self._start()["torch"]
 
     def _start(self) -> dict:
@@ -67,8 +68,10 @@ class Oracle:
             raise RuntimeError(Path(self._errors.name).read_text()[-2000:])
         return json.loads(line)
 
-    def run(self, session: Session) -> tuple[list[list], str | None]:
-        """What torch answers to each command of the session, and the error that ended it early."""
+    def begin(self, session: Session) -> None:
+        """Starts a session; `end` must be called for it."""
+        if self._busy:
+            self._finish()
         if self._process is None:
             self._start()
         assert self._process is not None and self._process.stdin is not None
@@ -82,14 +85,32 @@ class Oracle:
         }
         self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
+
+    def end(self) -> tuple[list[list], str | None]:
+        """What torch answered to each command of the session, and the error that ended it early."""
         try:
             answer = self._read()
         except RuntimeError as error:
             self._process = None
             return [], str(error)
-        if answer["left"]:
-            self.close()
+        self._busy = True
         return answer["answers"], answer["error"]
+
+    def _finish(self) -> None:
+        """Waits until torch has cleaned up; a process that could not is given up."""
+        self._busy = False
+        try:
+            left = self._read()["left"]
+        except RuntimeError:
+            self._process = None
+            return
+        if left:
+            self.close()
+
+    def run(self, session: Session) -> tuple[list[list], str | None]:
+        """`begin` and `end`."""
+        self.begin(session)
+        return self.end()
 
     def close(self) -> None:
         """Ends the process."""
@@ -98,3 +119,4 @@ class Oracle:
             self._process.stdin.close()
             self._process.wait(timeout=60)
             self._process = None
+            self._busy = False

@@ -192,22 +192,21 @@ for line in sys.stdin:
     order = json.loads(line)
     BALLAST = TOTAL - CONTEXT - order["capacity"]
     answers = []
-    error = None
+    error = session = None
     try:
         session = Session(order)
-    except Exception as failure:
-        answer({"answers": [], "error": str(failure), "left": False})
-        continue
-    for command in order["commands"]:
-        try:
+        for command in order["commands"]:
             answers.append([session.do(*command), *session.observe()])
-        except Exception as failure:
-            error = str(failure)
-            break
-    try:
-        session.close()
     except Exception as failure:
-        answer({"answers": answers, "error": error or str(failure), "left": True})
+        error = str(failure)
+    answer({"answers": answers, "error": error})
+    left = False
+    if session is not None:
+        try:
+            session.close()
+        except Exception:
+            left = True
+    answer({"left": left})
+    if left:
         break
-    answer({"answers": answers, "error": error, "left": False})
 os._exit(0)

@@ -279,7 +279,11 @@ class Allocator:
         """How many such blocks there are (`inactive_split`)."""
         if self.config.expandable_segments:
             return 0
-        return sum(block.is_split for pool in self.pools() for block in pool)
+        splits = 0
+        for pool in self.pools():
+            for *_, block in pool.blocks:
+                splits += block.prev is not None or block.next is not None
+        return splits
 
     # finding a block
 

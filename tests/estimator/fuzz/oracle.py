@@ -115,8 +115,7 @@ class Oracle:
     def close(self) -> None:
         """Ends the process."""
         if self._process is not None:
-            assert self._process.stdin is not None
-            self._process.stdin.close()
-            self._process.wait(timeout=60)
+            self._process.kill()  # it may be in the middle of a session
+            self._process.communicate()
             self._process = None
             self._busy = False

@@ -48,7 +48,7 @@ class Campaign:
                     continue
                 conf = confs[number % len(confs)]
                 session = random_session(
-                    f"{self.seed}-{name}-{number}", conf, self._reset, self.length, self.version >= (2, 10)
+                    f"{self.seed}-{name}-{number}", conf, self._reset, self.length, self.version
                 )
                 commands -= len(session.commands)
                 yield name, session

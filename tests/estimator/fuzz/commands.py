@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field, replace
 
+from estimator.alloc_conf import rules_of
+
 MIB = 1024**2
 TOTAL = 16 * 1024 * MIB  # of the device; a session has less of it
 CONTEXT = 256 * MIB
@@ -66,12 +68,13 @@ def as_text(conf: dict[str, str]) -> str:
 
 
 def random_session(
-    seed: str, conf: dict[str, str], reset: dict[str, str], length: int, empties_in_pools: bool = True
+    seed: str, conf: dict[str, str], reset: dict[str, str], length: int, version: tuple[int, int]
 ) -> Session:
-    """A session that depends on nothing but its arguments.
-
-    `empties_in_pools`: whether `empty_cache` may be called while a private pool is filled.
-    """
+    """A session that depends on nothing but its arguments; `version` is that of torch."""
+    empties_in_pools = version >= (2, 10)  # before, it does not survive that
+    # uses by streams during a capture are known by the address of torch's own object: if the block is not freed
+    # during the capture, they are taken for those of another block later on
+    keeps_uses = rules_of(version).any_pool_is_a_capture
     rng = random.Random(seed)
     capacity = rng.choice([256, 512, 1024, 4096, 12 * 1024]) * MIB
     commands: list[Command] = []
@@ -82,6 +85,7 @@ def random_session(
     streams = rng.choice([1, 2, 4])
     live: list[int] = []
     held: set[int] = set()
+    recorded: set[int] = set()
     underway: list[int] = []
     uses: list[int] = []
     handle = next_pool = 0
@@ -97,6 +101,8 @@ def random_session(
             commands.append(["free", live.pop(at)])
         elif x < 0.93:
             commands.append(["record", rng.choice(live), rng.randrange(4)])
+            if keeps_uses and underway:
+                recorded.add(commands[-1][1])
         elif x < 0.95:
             stream = rng.randrange(4)
             commands.append(["let_go" if stream in held else "hold", stream])
@@ -109,6 +115,10 @@ def random_session(
                 commands.append(["free", live.pop(rng.randrange(len(live)))])
         elif x < 0.985 and pools:
             if underway and rng.random() < 0.6:
+                for used in sorted(recorded.intersection(live)):
+                    commands.append(["free", used])
+                    live.remove(used)
+                recorded.clear()
                 commands.append(["end", underway.pop()])
             elif not underway and uses and rng.random() < 0.4:
                 commands.append(["release_pool", uses.pop(rng.randrange(len(uses)))])

@@ -26,7 +26,10 @@ class HeldBlock:
 
 @dataclass(frozen=True, slots=True)
 class HeldSegment:
-    """A segment, or a mapped range of an expandable one, and its blocks, which fill it in order."""
+    """A segment, or a mapped range of an expandable one, and its blocks, which fill it in order.
+
+    `pool` numbers the private pool it belongs to, 0 for none.
+    """
 
     address: int
     size: int
@@ -34,3 +37,4 @@ class HeldSegment:
     is_small: bool
     is_expandable: bool
     blocks: tuple[HeldBlock, ...]
+    pool: int = 0

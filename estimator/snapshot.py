@@ -10,12 +10,12 @@ import os
 import pickle
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from estimator import pickles
+from estimator import pickles, private_pools
 from estimator.allocator import Action
 from estimator.frames import Frame
 from estimator.held import HeldBlock, HeldSegment, State
@@ -59,7 +59,9 @@ class Snapshot:
         events = trace.events
         if events is None:
             raise ValueError("the process did not use the GPU")
-        return cls(events, trace.frames, trace.stacks, advance((), events), trace.alloc_conf)
+        private = {one.address: one.pool for one in trace.private_segments}
+        final = (replace(segment, pool=private.get(segment.address, 0)) for segment in advance((), events))
+        return cls(events, trace.frames, trace.stacks, tuple(final), trace.alloc_conf)
 
     @cached_property
     def initial(self) -> tuple[HeldSegment, ...]:
@@ -128,11 +130,14 @@ def _snapshot(value: object, device: int | None) -> Snapshot:
         raise _Wrong(f"it has more than {MAX_EVENTS} entries")
     tables = _Stacks()
     own = [one for one in segments if one.get("device", 0) == device]
-    final = tuple(_segment(one) for one in own)
+    numbers: dict[tuple[int, int], int] = {(0, 0): 0}  # of the pools
+    final = tuple(_segment(one, numbers) for one in own)
     settings = whole.get("allocator_settings") or {}
     names = [_dict(settings, "allocator_settings").get(name) for name in CONF_NAMES]
     conf = next((name for name in names if isinstance(name, str) and name), "")
     events = _events(entries, tables)
+    private = [(one.address, one.size, one.pool) for one in final if one.pool]
+    events = replace(events, pool=private_pools.of_allocations(events.action, events.address, private))
     return Snapshot(events, tables.frames, tables.stacks, final, printable(conf[:MAX_TEXT]), device)
 
 
@@ -176,7 +181,7 @@ def _events(entries: list[Any], tables: _Stacks) -> Events:
     return Events(action, address, size, stream, stack)
 
 
-def _segment(value: dict[Any, Any]) -> HeldSegment:
+def _segment(value: dict[Any, Any], numbers: dict[tuple[int, int], int]) -> HeldSegment:
     address = _number(value.get("address"), "the address of a segment")
     at = address
     blocks = []
@@ -200,7 +205,15 @@ def _segment(value: dict[Any, Any]) -> HeldSegment:
         value.get("segment_type") == "small",
         value.get("is_expandable") is True,
         tuple(blocks),
+        numbers.setdefault(_pool(value.get("segment_pool_id")), len(numbers)),
     )
+
+
+def _pool(value: object) -> tuple[int, int]:
+    """The id of a pool, which has two parts; (0, 0) is the default one, and what old versions do not tell."""
+    if not isinstance(value, tuple) or len(value) != 2:
+        return (0, 0)
+    return _number(value[0], "the id of a pool"), _number(value[1], "the id of a pool")
 
 
 def _dict(value: object, what: str) -> dict[Any, Any]:
@@ -264,7 +277,6 @@ def dumps(snapshot: Snapshot) -> bytes:
     frames = [{"filename": file, "line": line, "name": name} for file, line, name in snapshot.frames]
     stacks = [[frames[frame] for frame in stack] for stack in snapshot.stacks]
     none: list[dict[str, object]] = []
-    pool = (0, 0)
     allocated_by: dict[int, list[dict[str, object]]] = {}  # stacks by address
     entries = []
     for action, address, size, stream, stack in _rows(snapshot.events):
@@ -299,7 +311,7 @@ def dumps(snapshot: Snapshot) -> bytes:
                 "requested_size": sum(block.requested for block in used),
                 "stream": segment.stream,
                 "segment_type": "small" if segment.is_small else "large",
-                "segment_pool_id": pool,
+                "segment_pool_id": (segment.pool, 0),
                 "is_expandable": segment.is_expandable,
                 "frames": none,
                 "blocks": blocks,

@@ -17,6 +17,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from estimator import private_pools
 from estimator.allocator import Action, History
 
 MAX_BYTES = 512 * 1024**2  # of one file; two million events take about 100 MB
@@ -166,6 +167,14 @@ class ProcessGroup(_Model):
     ranks: Count
 
 
+class PrivateSegment(_Model):
+    """A segment of a private pool (of CUDA graphs, `MemPool`) that was held when the program ended."""
+
+    address: Word
+    bytes: Count
+    pool: Annotated[int, Field(ge=1, lt=1 << 62)]
+
+
 class Calls(_Model):
     """From history index `event[k]` on, the innermost module that is called is `module[k]` (-1: none)."""
 
@@ -240,6 +249,7 @@ class Trace(_Model):
     inputs: Annotated[tuple[InputFile, ...], Field(max_length=10_000)] = ()
     made_up: Annotated[tuple[Text, ...], Field(max_length=100)] = ()  # data sets that were not there
     peaks: Peaks | None = None
+    private_segments: Annotated[tuple[PrivateSegment, ...], Field(max_length=1_000_000)] = ()
 
     @property
     def program(self) -> str:
@@ -254,13 +264,10 @@ class Trace(_Model):
         known = {action.name.lower(): int(action) for action in Action}
         code = [known.get(name, -1) for name in self.actions]
         columns = self.columns
-        return Events(
-            [code[action] for action in columns.action],
-            columns.address,
-            columns.size,
-            columns.stream,
-            columns.stack,
-        )
+        actions = [code[action] for action in columns.action]
+        ranges = [(one.address, one.bytes, one.pool) for one in self.private_segments]
+        pools = private_pools.of_allocations(actions, columns.address, ranges)
+        return Events(actions, columns.address, columns.size, columns.stream, columns.stack, pool=pools)
 
     @model_validator(mode="after")
     def _indices(self) -> Self:

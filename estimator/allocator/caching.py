@@ -35,9 +35,9 @@ class Allocator:
     streams were waited for (`num_sync_all_streams`).
 
     `is_undefined` tells that PyTorch would have corrupted its own state by now. It counts what a private pool
-    took from the device by requests, and what it gives back by ranges of pages: under expandable segments the
-    two part, and a pool is destroyed while blocks of it are there (PyTorch 2.14 then fails with a segmentation
-    fault, sooner or later), or is asked for more than it has (an internal assertion).
+    took from the device by requests, and what it gives back by ranges of pages. Under expandable segments the
+    two part: a pool is destroyed while blocks of it are there (PyTorch 2.14 fails with a segmentation fault,
+    sooner or later), or is asked for more than it has (an internal assertion).
     """
 
     def __init__(
@@ -181,7 +181,7 @@ class Allocator:
     # private pools
 
     def begin_allocate_to_pool(self, pool: int, stream: int | None = None, is_capture: bool = False) -> None:
-        """From now on, allocations (of `stream`, None: of all) come from a private pool.
+        """From now on, allocations (of `stream`, None: of all) come from private pool `pool`.
 
         A CUDA graph's capture and `torch.cuda.use_mem_pool` begin like that. Until the end of a capture no
         cached memory is freed, whatever happens.
@@ -214,7 +214,9 @@ class Allocator:
     def _has_blocks(self, owner: PoolOwner) -> bool:
         if any(pool.blocks for pool in owner.pools.values()):
             return True
-        return any(block.pool.owner is owner for used in (self.live, self.awaiting_free) for block in used.values())
+        return any(
+            block.pool.owner is owner for used in (self.live, self.awaiting_free) for block in used.values()
+        )
 
     # what there is
 
@@ -232,9 +234,10 @@ class Allocator:
             raise OutOfMemoryError
         if address != segment.address:
             raise ReplayError("two segments lie at one address")
-        pool = self._default.pool(segment.stream, segment.is_small)
+        owner = self._owner(segment.pool)
+        pool = owner.pool(segment.stream, segment.is_small)
         order = self._next_order()
-        self._default.segments += 1
+        owner.segments += 1
         self.segments += 1
         self.reserved += segment.size
         before: Block | None = None
@@ -259,6 +262,15 @@ class Allocator:
         self.active_peak = max(self.active_peak, self.active)
         self.requested_peak = max(self.requested_peak, self.requested)
         self.reserved_peak = max(self.reserved_peak, self.reserved)
+
+    def _owner(self, pool: int) -> PoolOwner:
+        """Of a private pool, or of the default ones (0)."""
+        if pool == 0:
+            return self._default
+        owner = self._private.get(pool)
+        if owner is None:
+            owner = self._private[pool] = PoolOwner(pool)
+        return owner
 
     def owners(self) -> Iterator[PoolOwner]:
         """The default pools and the private ones."""

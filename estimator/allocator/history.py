@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 
@@ -35,12 +35,15 @@ class History:
     """PyTorch's memory history: columns of one length; `action` holds `Action` codes (others are ignored).
 
     `size` is in bytes: as asked for in an `ALLOC`, as taken from the device in the `SEGMENT` actions.
+    `pool` numbers the private pool (of CUDA graphs, `MemPool`) of each `ALLOC`, 0 for none; the column is
+    empty where there are no private pools.
     """
 
     action: Sequence[int]
     address: Sequence[int]
     size: Sequence[int]
     stream: Sequence[int]
+    pool: Sequence[int] = field(default=(), kw_only=True)
 
     def __len__(self) -> int:
         return len(self.action)

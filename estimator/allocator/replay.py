@@ -113,6 +113,7 @@ def replay(
         restore(allocator, initial)
     except OutOfMemoryError:
         oom = OutOfMemory(BEFORE, 0, allocator.allocated, allocator.reserved)
+    pools = history.pool
     live, awaiting_free, obtained = allocator.live, allocator.awaiting_free, allocator.obtained
     malloc, free, complete_free = allocator.malloc, allocator.free, allocator.complete_free
     born: dict[int, int] = dict.fromkeys(live, BEFORE)  # the event that allocated what is live, by address
@@ -130,7 +131,10 @@ def replay(
             if address in live or address in awaiting_free:
                 raise ReplayError(f"event {event} allocates an address that is in use")
             try:
-                malloc(address, size, stream, segment_address)
+                if pools and pools[event]:
+                    _malloc_captured(allocator, pools[event], address, size, stream, segment_address)
+                else:
+                    malloc(address, size, stream, segment_address)
             except OutOfMemoryError:
                 oom = OutOfMemory(event, size, allocator.allocated, allocator.reserved)
                 break
@@ -183,6 +187,15 @@ def replay(
         device_allocs=allocator.device_allocs,
         device_frees=allocator.device_frees,
     )
+
+
+def _malloc_captured(allocator: Allocator, pool: int, *request: int | None) -> None:
+    """Allocates from a private pool as a CUDA graph's capture does: no cached memory is freed for it."""
+    allocator.begin_allocate_to_pool(pool, is_capture=True)
+    try:
+        allocator.malloc(*request)  # type: ignore[arg-type]
+    finally:
+        allocator.end_allocate_to_pool(pool)
 
 
 def as_recorded(history: History) -> Replay:

@@ -67,4 +67,6 @@ def _segment(allocator: Allocator, head: Block) -> HeldSegment:
         block = block.next
     size = sum(block.size for block in blocks)
     is_expandable = head.segment is not None
-    return HeldSegment(head.address, size, head.pool.stream, head.pool.is_small, is_expandable, tuple(blocks))
+    pool = head.pool
+    number = pool.owner.id or 0
+    return HeldSegment(head.address, size, pool.stream, pool.is_small, is_expandable, tuple(blocks), number)

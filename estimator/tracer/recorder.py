@@ -99,7 +99,12 @@ class Recorder:
             "read_back": sum(event.kind == fake.READ_BACK for event in events),
         }
         traces = [
-            dict(shared, peaks=peaks[index], **self._of_one(index, snapshot["device_traces"][index]))
+            dict(
+                shared,
+                peaks=peaks[index],
+                private_segments=_private(snapshot["segments"], index),
+                **self._of_one(index, snapshot["device_traces"][index]),
+            )
             for index in sorted(self._streams)
         ]
         return [trace for trace in traces if trace["events"]["action"]] or traces[:1]
@@ -356,6 +361,21 @@ def _without_inductor(torch: Any) -> Iterator[None]:
     finally:
         if not imported:
             del torch._inductor
+
+
+def _private(segments: List[Dict[str, Any]], device: int) -> List[Dict[str, int]]:
+    """The segments of private pools (CUDA graphs, MemPool); pools are numbered from 1."""
+    numbers: Dict[Any, int] = {None: 0, (0, 0): 0}
+    found = [
+        {
+            "address": segment["address"],
+            "bytes": segment["total_size"],
+            "pool": numbers.setdefault(segment.get("segment_pool_id"), len(numbers) - 1),
+        }
+        for segment in segments
+        if segment["device"] == device
+    ]
+    return [segment for segment in found if segment["pool"]]
 
 
 def _touched(events: List[fake.Event], marks: int) -> List[Dict[str, Any]]:

@@ -323,8 +323,19 @@ def test_law_a_replay_repeats_what_was_recorded(operations, capacity_mib):
 
 PROGRAM = """
 import random, torch
+graphs = []
+def capture(rng, live):
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=graphs[0].pool() if graphs else None):
+        kept = [torch.empty(int(2 ** rng.uniform(9, 25)), dtype=torch.uint8, device="cuda") for _ in range(40)]
+        del kept[::2]
+        kept += [torch.empty(int(2 ** rng.uniform(9, 25)), dtype=torch.uint8, device="cuda") for _ in range(20)]
+    graphs.append(graph)
+    live += kept
 rng, live, streams = random.Random(1), [], [torch.cuda.current_stream(), torch.cuda.Stream()]
 for step in range(10000):
+    if step in (3000, 6000):
+        capture(rng, live)
     if live and rng.random() < 0.47:
         live.pop(rng.randrange(len(live)))
     elif rng.random() < 0.005:
@@ -365,6 +376,7 @@ def test_the_replay_agrees_with_pytorch(tmp_path):
     subprocess.run([sys.executable, "-c", PROGRAM], env=environment, check=True, timeout=100, cwd=tmp_path)
     (recorded,) = trace.read_all(tmp_path)
     events = recorded.events
+    assert sum(pool > 0 for pool in events.pool) == 120
     done = replay(events)
     taken = [
         size

@@ -40,6 +40,11 @@ for step in range(3):
     optimizer.zero_grad()
     model(torch.randn(3000, 512, device="cuda")).square().mean().backward()
     optimizer.step()
+graph = torch.cuda.CUDAGraph()
+x = torch.randn(3000, 512, device="cuda")
+with torch.cuda.graph(graph):
+    y = model(x).relu()
+z = [torch.empty_like(y) for _ in range(3)]
 torch.cuda.memory._dump_snapshot(sys.argv[1])
 print(json.dumps([torch.cuda.max_memory_reserved(), torch.cuda.max_memory_allocated(), torch.cuda.memory_allocated()]))
 """
@@ -184,6 +189,8 @@ def test_pytorch_s_own_snapshots(tmp_path, entries, conf):
         assert found.initial == ()
         result = replay(found.events)
         assert (result.reserved_peak, result.allocated_peak) == (reserved, allocated)
+        assert {pool > 0 for pool in found.events.pool} == {False, True}
+        assert {segment.pool for segment in found.final} == {0, 1}
         assert result.busiest_event is not None
         assert any(file == "<string>" for file, _, _ in found.frames)
     else:

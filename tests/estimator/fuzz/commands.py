@@ -80,7 +80,7 @@ def random_session(
     commands: list[Command] = []
     if rng.random() < (0.9 if "garbage_collection_threshold" in conf else 0.4):
         commands.append(["fraction", rng.choice([0.5, 0.9, 1.2]) * capacity / TOTAL])
-    pools = rng.random() < 0.3
+    pools = rng.random() < 0.3 and version >= (2, 6)  # cannot be begun without a capture before
     looks = True
     streams = rng.choice([1, 2, 4])
     live: list[int] = []

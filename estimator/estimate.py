@@ -164,6 +164,8 @@ def estimate(
     for trace in traces:
         if trace.end == "exception" and trace not in sound:
             doubts.append(f"{trace.program} failed: {trace.error or 'no reason known'}")
+        if trace.is_of_another_framework:
+            doubts.append(f"{trace.program}: {trace.reason}: what it takes of the GPU is not counted")
     doubts += failures
     remarks += notes
     if gpu.context_is_estimate:

@@ -32,7 +32,7 @@ def of_software(traces: Sequence[Trace]) -> str | None:
     if any(one.cuda_version for one in traces):
         return None
     without_cuda = [one for one in traces if one.torch_version is not None]
-    elsewhere = [one for one in traces if one.reason and one.reason.endswith(", not PyTorch")]
+    elsewhere = [one for one in traces if one.is_of_another_framework]
     return next((f"{one.program}: {one.reason}" for one in without_cuda + elsewhere if one.reason), None)
 
 

@@ -238,7 +238,7 @@ class Trace(_Model):
     only_infers: bool = False
     unreached: Annotated[tuple[Place, ...], Field(max_length=1000)] = ()
     passes: Annotated[tuple[LoaderPass, ...], Field(max_length=10_000)] = ()
-    end: Literal["steps", "steady", "script", "exception", "signal", "deadline"]
+    end: Literal["steps", "steady", "script", "exception", "signal", "deadline", "untraceable"]
     error: UserError | None = None
     reason: Text | None = None
     unknown_calls: Names = ()
@@ -250,6 +250,11 @@ class Trace(_Model):
     made_up: Annotated[tuple[Text, ...], Field(max_length=100)] = ()  # data sets that were not there
     peaks: Peaks | None = None
     private_segments: Annotated[tuple[PrivateSegment, ...], Field(max_length=1_000_000)] = ()
+
+    @property
+    def is_of_another_framework(self) -> bool:
+        """Whether the process computes by another library than PyTorch; see `tracer/run.py`."""
+        return self.reason is not None and self.reason.endswith(", not PyTorch")
 
     @property
     def program(self) -> str:

@@ -17,13 +17,16 @@ from .inputs import OpenedFiles, is_installed
 
 FORMAT = 1
 MAX_PLACES = 20
+PATIENCE_S = (
+    20.0  # for programs of which no trace can come: what they leave for later ones may be done by then
+)
 
 
 class TracedRun:
     """Ends the process when it has shown enough, or with the script, and leaves a trace behind.
 
     `settings`: `out_dir`, `steps` (optimizer steps to run), `max_events` (of PyTorch's memory history),
-    `deadline` (on the clock `CLOCK_MONOTONIC`, s; None for none).
+    `deadline` (on the clock `CLOCK_MONOTONIC`, s; None for none), `patience` (s, see `PATIENCE_S`).
     """
 
     def __init__(self, settings: Dict[str, Any], alone: ranks.Alone) -> None:
@@ -38,6 +41,7 @@ class TracedRun:
         self._exit_code = 0
         self._is_ending = False
         self._pid = os.getpid()
+        self._deadline: Optional[float] = settings.get("deadline")
         self.device: Any = None
 
     def begin(self) -> None:
@@ -47,13 +51,27 @@ class TracedRun:
         self._remember_exit_code()
         atexit.register(self._at_exit)
         alarm.on_termination(self._terminated)
-        deadline = self._settings.get("deadline")
-        if deadline is not None:
-            alarm.at(deadline, lambda: self._finish("deadline"))
+        if self._deadline is not None:
+            alarm.at(self._deadline, self._time_is_up)
+        for name in OTHERS:
+            torch_import.when_module_loads(name, lambda module: self._lose_patience())
 
     def cannot_trace(self, reason: str) -> None:
-        """The program goes on without a trace; the reason is reported in its place."""
+        """The program goes on for a while without a trace; the reason is reported in its place."""
         self._reason = self._reason or reason
+        self._lose_patience()
+
+    def _lose_patience(self) -> None:
+        """No trace will come of this program, unless it imports PyTorch after all: it ends soon."""
+        moment = time.monotonic() + self._settings.get("patience", PATIENCE_S)
+        if self._recorder is None and (self._deadline is None or moment < self._deadline):
+            alarm.at(moment, self._time_is_up)
+
+    def _time_is_up(self) -> None:
+        if self._deadline is not None and time.monotonic() >= self._deadline:
+            self._finish("deadline")
+        elif self._reason is not None or "torch" not in sys.modules:
+            self._finish("untraceable")
 
     def attach(self) -> None:
         """Called when torch has been imported over the fake device."""
@@ -101,7 +119,7 @@ class TracedRun:
             return
         self._is_ending = True
         self._leave_trace(end)
-        if self._recorder is None and end != "deadline":
+        if self._recorder is None and end not in ("deadline", "untraceable"):
             return
         # A torch that is torn down right after a backward pass sometimes aborts: leave without that.
         _stop_children()

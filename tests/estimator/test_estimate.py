@@ -188,6 +188,13 @@ def test_a_process_that_failed_at_once_leaves_the_others_their_estimate(gpu):
     assert "the job ended with exit code 1" in made.notes
 
 
+def test_what_another_framework_takes_beside_is_told_as_unknown(gpu):
+    jax = silent(argv=["jax.py"], end="untraceable", reason="this program uses JAX, not PyTorch")
+    made = estimate([training(100).trace(), jax], gpu, Settings())
+    assert made.status == "bounded"
+    assert "jax.py: this program uses JAX, not PyTorch: what it takes of the GPU is not counted" in made.notes
+
+
 @pytest.mark.parametrize(
     ("traces", "kind", "reason"),
     [

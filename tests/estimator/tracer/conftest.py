@@ -55,7 +55,7 @@ def device(_tracer_package):
 def traced(tmp_path):
     """Runs a program under the tracer: (completed process, trace or None)."""
 
-    def run(program: str, steps: int = 3, **environment: str):
+    def run(program: str, steps: int = 3, settings: dict | None = None, **environment: str):
         out = tmp_path / "out"
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir()
@@ -66,7 +66,8 @@ def traced(tmp_path):
                     "devices": [GPU],
                     "enforce_limit": False,
                     "node_dir": None,
-                    "trace": {"out_dir": str(out), "steps": steps, "max_events": 1_000_000},
+                    "trace": {"out_dir": str(out), "steps": steps, "max_events": 1_000_000}
+                    | (settings or {}),
                 }
             )
         )

@@ -247,3 +247,25 @@ for step in range(4):
         assert split[f"layers.{layer}.up"] == split[f"layers.{layer}.act"] == wide
         assert split[f"layers.{layer}"] == hidden
     assert not any(name.startswith("layers.2.") for name in split), "these are recomputed"
+
+
+def test_a_program_of_which_no_trace_can_come_ends_soon(traced, tmp_path):
+    (tmp_path / "jax.py").write_text("")
+    program = "import jax, time\nprint('started', flush=True)\ntime.sleep(60)\nprint('never reached')\n"
+    done, trace = traced(program, settings={"patience": 0.2})
+    assert (done.returncode, done.stdout) == (0, "started\n")
+    assert (trace["end"], trace["reason"]) == ("untraceable", "this program uses JAX, not PyTorch")
+
+
+def test_a_torch_without_cuda_ends_soon_too(traced, tmp_path):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("__version__ = '2.14.1+cpu'\n")
+    done, trace = traced("import torch, time\ntime.sleep(60)\n", settings={"patience": 0.2})
+    assert (done.returncode, trace["end"]) == (0, "untraceable")
+    assert "is built without CUDA" in trace["reason"]
+
+
+def test_a_program_that_comes_to_pytorch_in_the_end_is_traced(traced, tmp_path):
+    (tmp_path / "jax.py").write_text("")
+    _, trace = traced("import jax\n" + TRAINING, settings={"patience": 1.0})
+    assert (trace["end"], trace["steps"]) == ("steps", 3)

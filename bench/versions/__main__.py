@@ -30,7 +30,7 @@ MIB = 1024**2
 
 @dataclass(frozen=True)
 class Row:
-    """One estimate; sizes in MiB, None where there is none. `cuda` is what PyTorch was built with, such as 12.4."""
+    """One estimate; sizes in MiB, None where there is none. `cuda`: what PyTorch was built with ("12.4")."""
 
     torch: str
     cuda: str
@@ -93,7 +93,7 @@ def rows(versions: list[Version], cache: Path) -> Iterator[Row]:
 def table(found: list[Row]) -> str:
     """The rows as a Markdown table."""
     lines = [
-        "| torch | CUDA | Python | script | status | reserved (MiB) | allocated (MiB) | time (s) | unknown calls |",
+        "| torch | CUDA | Python | script | status | reserved (MiB) | allocated (MiB) | s | unknown calls |",
         "|---|---|---|---|---|---:|---:|---:|---|",
     ]
     for row in found:

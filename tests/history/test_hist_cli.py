@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
@@ -166,16 +165,15 @@ def test_missing_configuration(tmp_path):
     assert "absent.toml: no such file" in done.stderr
 
 
-def test_help_is_quick():
-    best = 10.0
-    for _ in range(3):
-        start = time.monotonic()
-        done = hist("--help")
-        best = min(best, time.monotonic() - start)
+def test_help_imports_nothing_heavy():
+    order = [sys.executable, "-X", "importtime", "-c", "from history.cli import main; main()", "--help"]
+    done = subprocess.run(order, cwd=REPOSITORY, capture_output=True, text=True, check=True)
     assert all(
         option in done.stdout for option in ("--user", "--since", "--script", "--limit", "--json", "--config")
     )
-    assert best < 0.3
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "history.cli" in imported
+    assert not {"sqlalchemy", "alembic", "rich.console", "pydantic", "httpx"} & imported
 
 
 def table(*jobs):

@@ -7,6 +7,8 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from estimator import starter
+
 # Options of srun(1) that take no value, or one only after "=". Every other option takes one.
 _SRUN_FLAGS = (
     "bcast compress contiguous debugger-test disable-status exact exclusive get-user-env help hold immediate "
@@ -60,6 +62,10 @@ while [ $# -gt 0 ]; do
     --multi-prog) programs=1 ;;
     --het-group=*|--pack-group=*) group=$(number "${1#*=}" "") ;;
     --het-group|--pack-group) group=$(number "${2:-}" "") ;;
+    --container-image|--container-image=*)
+        printf '%s\0' "@CONTAINER@" "${0##*/}" "$@" 2> /dev/null > "@OUT@/skipped-$$"
+        echo "srun: @CONTAINER@" >&2
+        exit 1 ;;
     esac
     case $1 in
     --) shift; break ;;
@@ -265,6 +271,48 @@ done
 exit 0
 """
 
+_IN_IMAGE = """#!/bin/sh
+# Has what runs in a container image traced as well: our files are bound in, with the library that starts the
+# tracer in every Python (the sandbox's own order to load it is not seen inside).
+skip() { printf '%s\\0' "$why" "${0##*/}" "$@" 2> /dev/null > "@OUT@/skipped-$$"; }
+found= count=$#
+for word in "$@"; do
+    case $word in
+    -*) ;;
+    pull|push|build|library|remote|registry|key|keys) why="@NETWORK@"; skip "$@"; exit 0 ;;
+    *) break ;;
+    esac
+done
+if [ ! -x "@REAL@" ]; then
+    why="@ABSENT@"
+    skip "$@"
+    echo "${0##*/}: @ABSENT@" >&2
+    exit 127
+fi
+while [ $count -gt 0 ]; do
+    word=$1 count=$((count - 1))
+    shift
+    set -- "$@" "$word"
+    [ -z "$found" ] || continue
+    case $word in
+    exec|run|shell|test) found=1; set -- "$@" --bind "@FILES@" --bind "@OURS@" --env "LD_PRELOAD=@PRELOAD@" ;;
+    -*) ;;
+    *) found=1 ;;
+    esac
+done
+exec "@REAL@" "$@"
+"""
+
+_OTHER_IMAGE = """#!/bin/sh
+# A container that the tracer does not get into: said, and not run.
+case ${1:-} in
+pull|push|build|load|import|login|images|*version) exit 0 ;;
+esac
+printf '%s\\0' "@ABSENT@" "${0##*/}" "$@" 2> /dev/null > "@OUT@/skipped-$$"
+echo "${0##*/}: @ABSENT@" >&2
+exit 127
+"""
+
 _SUBMITS = "nothing is submitted, ended or changed in a dry run"
 _WAITS = "a dry run does not wait"
 NETWORK = "a dry run has no network"
@@ -284,6 +332,12 @@ _NOTHING_DONE = {
     _TELLS: ("mail", "mailx", "sendmail", "mutt"),
     _SERVES: ("dcgmi", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server", "nvidia-persistenced"),
 }  # fmt: skip
+NOT_INSTALLED = "runs in a container image, and this program is not installed here"
+NOT_TRACED = "runs in a container that cannot be traced"
+IN_CONTAINERS = (NOT_INSTALLED, NOT_TRACED)
+_OF_IMAGES = ("apptainer", "singularity")
+_OTHER_CONTAINERS = ("podman", "podman-hpc", "docker", "enroot", "shifter", "ch-run", "sarus")
+OURS = Path(__file__).parent
 _SOME_DONE = {"git": ("push|pull|fetch|clone|submodule", NETWORK)}
 
 
@@ -319,7 +373,9 @@ def write(
         nvidia_smi = nvidia_smi.replace(mark, "".join(c for c in text if c.isalnum() or c in " ._-()/"))
     mpirun = _MPIRUN.replace("@RANK@", "$((tasks / 2))" if middle else "0")
     texts = {
-        "srun": _SRUN.replace("@FLAGS@", flags).replace("@RANK@", "$((tasks / 2))" if middle else "0"),
+        "srun": _SRUN.replace("@CONTAINER@", NOT_TRACED)
+        .replace("@FLAGS@", flags)
+        .replace("@RANK@", "$((tasks / 2))" if middle else "0"),
         "nvidia-smi": nvidia_smi,
         "scontrol": _SCONTROL,
         "mpirun": mpirun,
@@ -329,17 +385,38 @@ def write(
     for why, names in _NOTHING_DONE.items():
         texts |= dict.fromkeys(names, _NOTHING.replace("@WHY@", why))
     folder.mkdir()
+    for program in _OF_IMAGES:
+        real = shutil.which(program, path=search_path)
+        kept = _kept(folder, program, real) if real else Path("/nonexistent")
+        given = {
+            "REAL": kept,
+            "ABSENT": NOT_INSTALLED,
+            "NETWORK": NETWORK,
+            "OURS": OURS,
+            "FILES": folder.parent,
+        }
+        text = _IN_IMAGE.replace("@PRELOAD@", str(folder.parent / "start" / starter.LIBRARY.name))
+        for mark, value in given.items():
+            text = text.replace(f"@{mark}@", str(value))
+        texts[program] = text
+    for program in _OTHER_CONTAINERS:
+        texts[program] = _OTHER_IMAGE.replace("@ABSENT@", NOT_TRACED)
     for program, (commands, why) in _SOME_DONE.items():
         if real := shutil.which(program, path=search_path):
-            kept = folder.parent / "real" / program  # where it stood, the stand-in will stand
-            kept.parent.mkdir(exist_ok=True)
-            shutil.copy(real, kept)
+            kept = _kept(folder, program, real)
             text = _SOME.replace("@COMMANDS@", commands).replace("@WHY@", why)
             texts[program] = text.replace("@REAL@", str(kept))
     for program, text in texts.items():
         path = folder / program
         path.write_text(text.replace("@OUT@", str(notes)), encoding="utf-8")
         path.chmod(0o755)
+
+
+def _kept(folder: Path, program: str, real: str) -> Path:
+    """A copy of the host's own program: where it stood, the stand-in will stand."""
+    kept = folder.parent / "real" / program
+    kept.parent.mkdir(exist_ok=True)
+    return Path(shutil.copy(real, kept))
 
 
 def covered(folder: Path, search_path: str) -> dict[Path, Path]:

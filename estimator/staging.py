@@ -26,16 +26,24 @@ _PATHS = re.compile(r"[\w.+@~-]*/[\w./+@~-]*|[\w+@~-]+\.[\w+@~-]+")
 _URL = re.compile(r"(?:https?|ftp|s3|gs|hdfs)://|[\w.@-]+:(?!\\)")
 
 
-def skipped(folder: Path) -> list[tuple[str, ...]]:
-    """The commands that would have brought files over the network, in the order they were given."""
+def skipped(folder: Path, *reasons: str) -> list[tuple[str, ...]]:
+    """The commands that were skipped for one of these reasons, in the order they were given."""
     found = []
     paths = [path for path in folder.glob("skipped-*") if path.is_file() and not path.is_symlink()]
     for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns)[:MOST_COMMANDS]:
         with path.open("rb") as file:
             why, *words = file.read(MOST_BYTES).decode("utf-8", "replace").split("\0")[:-1]
-        if why == shims.NETWORK and words:
+        if why in reasons and words:
             found.append(tuple(words))
     return found
+
+
+def of_container(name: str, folder: Path) -> str | None:
+    """That a job runs in a container which could not be traced; None if it does not."""
+    for why in shims.IN_CONTAINERS:
+        for command in skipped(folder, why):
+            return f"{name}: {_shown(command)} {why}"
+    return None
 
 
 def explain(reason: str, commands: Sequence[Sequence[str]], tail: str, cwd: Path) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from estimator import dry_run, failure, job_array, sandbox, staging, trace
+from estimator import dry_run, failure, job_array, sandbox, shims, staging, trace
 from estimator.catalog import GPU
 from estimator.dry_run import Launch
 from estimator.job_array import JobArray
@@ -176,7 +176,8 @@ def _run(
             }
             outcome = place.run(settings, {**place.device(), "trace": traced}, watch=watch)
             folder = place.folder
-            skipped = staging.skipped(place.out)
+            skipped = staging.skipped(place.out, shims.NETWORK)
+            contained = staging.of_container(launch.name, place.out)
             traces = tuple(_without_copy(one, folder) for one in trace.read_all(place.out))
     except (FileNotFoundError, trace.TraceError) as error:
         raise TraceFailed(str(error)) from None
@@ -188,6 +189,7 @@ def _run(
         reason = failure.of_run(
             launch.name, launch.cwd, settings, outcome, tail, traces
         ) or failure.of_absence(launch.name, launch.cwd, script, tail, traces)
+        reason = contained or reason
         reason += staging.explain(reason, skipped, tail, launch.cwd)
         raise TraceFailed(reason, [file for one in traces for file in one.inputs])
     failed = failure.of_outcome(launch.name, launch.cwd, settings, outcome, tail)

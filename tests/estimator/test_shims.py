@@ -149,6 +149,61 @@ def test_rsync_links_what_lies_here(programs: Path, tmp_path: Path) -> None:
     assert list(tmp_path.glob("skipped-*")) == []
 
 
+def in_image(tmp_path: Path, command: str, real: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs `command`, with an apptainer on this machine that does what `real` says."""
+    host = tmp_path / "host"
+    host.mkdir()
+    if real is not None:
+        (host / "apptainer").write_text(f"#!/bin/sh\n{real}\n")
+        (host / "apptainer").chmod(0o755)
+    folder = tmp_path / "bin"
+    shims.write(
+        folder,
+        tmp_path,
+        name="A",
+        uuids=["1"],
+        memory_bytes=1,
+        compute_capability=(8, 0),
+        search_path=str(host),
+    )
+    environment = {"PATH": f"{folder}:{os.defpath}:/usr/bin:/bin"}
+    return subprocess.run(["sh", "-c", command], env=environment, capture_output=True, text=True, check=False)
+
+
+def test_apptainer_gets_our_files_and_the_library_to_load(tmp_path: Path) -> None:
+    given = "apptainer -q exec --nv --cleanenv --env A=1 -B /data:/data 'my image.sif' python train.py exec"
+    done = in_image(tmp_path, given, 'printf "<%s>" "$@"')
+    ours = (
+        f"<--bind><{tmp_path}><--bind><{shims.OURS}><--env><LD_PRELOAD={tmp_path}/start/libgpumem_start.so>"
+    )
+    assert done.stdout == (
+        f"<-q><exec>{ours}<--nv><--cleanenv><--env><A=1><-B></data:/data><my image.sif><python><train.py><exec>"
+    )
+    assert list(tmp_path.glob("skipped-*")) == []
+
+
+def test_images_are_not_pulled(tmp_path: Path) -> None:
+    assert (
+        in_image(tmp_path, "apptainer pull a.sif docker://b && apptainer --version", "echo 1").stdout == "1\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        ("singularity exec --nv a.sif python train.py", shims.NOT_INSTALLED),
+        ("podman-hpc run --gpu image python train.py", shims.NOT_TRACED),
+        ("srun -n1 --container-image=nvcr.io/x --container-mounts=/a:/a python train.py", shims.NOT_TRACED),
+        ("enroot start --rw image python train.py", shims.NOT_TRACED),
+    ],
+)
+def test_a_container_without_a_way_in_is_said(tmp_path: Path, command: str, why: str) -> None:
+    done = in_image(tmp_path, command)
+    assert done.returncode != 0 and why in done.stderr
+    (noted,) = (path.read_text().split("\0")[0] for path in tmp_path.glob("skipped-*"))
+    assert noted == why
+
+
 def test_git_is_itself_but_for_what_needs_the_network(tmp_path: Path) -> None:
     real = tmp_path / "host" / "git"
     real.parent.mkdir()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from estimator import staging
+from estimator import shims, staging
 from tests.estimator.callers import Caller
 
 CWD = Path("/home/u")
@@ -74,3 +74,10 @@ def test_from_a_script_to_its_reason(ordinary: Caller) -> None:
         "gpumem: train.py line 4: FileNotFoundError: /tmp/d/x/train.bin (`rsync -a --info=progress2 host:/sets/x "
         "/tmp/d` would have brought it: a dry run copies nothing from elsewhere)\n"
     )
+
+
+def test_a_container_is_the_reason(ordinary: Caller) -> None:
+    command = "singularity exec --nv image.sif python train.py"
+    ordinary.file("job.sh", f"#!/bin/bash\nset -e\n{command}\n")
+    done = ordinary.gpumem("estimate", "--gpu", "a100-80gb", "job.sh")
+    assert (done.returncode, done.stderr) == (1, f"gpumem: job.sh: `{command}` {shims.NOT_INSTALLED}\n")

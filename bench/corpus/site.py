@@ -58,6 +58,8 @@ _STARTERS = {
     ),
     "poetry": ("''", "run", 'case ${1:-} in install|lock) exit 0 ;; esac'),
     "conda": ("-n|-p|--name|--prefix", "run|activate", ""),
+    "shifter": ("-e|--env|--image|--module|-V|--volume", "''", ""),
+    "podman-hpc": ("-e|--env|-v|--volume|-w", "run", "shift"),
     "time": ("-o|-f", "''", ""),
     "ibrun": ("-n|-o", "''", ""),
     "jsrun": ("-n|-r|-a|-c|-g|-b|-d", "''", ""),
@@ -128,7 +130,7 @@ def build(folder: Path, functions: str = "") -> Site:
     (packages / "torch" / "__init__.py").write_text(_TORCH)
     (packages / "torch" / "version.py").write_text("__version__ = '2.6.0'\n")
     interpreter = os.path.realpath(sys.executable)  # without the packages of the environment it is run in
-    for name in ("python", "python3"):
+    for name in ("python", "python3", *(f"python3.{minor}" for minor in range(5, 15))):
         (programs / name).symlink_to(interpreter)
     conda = _CONDA.replace("@SITE@", str(folder))
     launcher = f"#!{programs}/python\nimport torch\n"  # as those of pip: their launcher imports PyTorch

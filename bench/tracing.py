@@ -20,10 +20,8 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from estimator import catalog
+from bench import fake_device
 
-ROOT = Path(__file__).parent.parent / "estimator"
-INJECT = ROOT / "tracer" / "inject"
 EVENTS, DEPTH = 100_000, 40
 GOAL_S, GOAL_RATIO = 2.0, 2.0
 
@@ -65,27 +63,11 @@ class Times:
 
 def run(program: str, steps: int, out: Path, tracing: bool) -> tuple[Times, Times]:
     """Runs a program on the fake device: the two numbers it printed, and when it ended by the same clocks."""
-    gpu = catalog.load().find("a100-80gb")
-    settings = {
-        "library": str(ROOT / "fake_cuda" / "lib" / "libgpumem_cuda.so"),
-        "devices": [
-            {
-                "name": gpu.name, "uuid": "GPU-0", "memory_bytes": gpu.memory_bytes, "index": 0,
-                "context_bytes": gpu.context_bytes, "compute_capability": gpu.capability,
-                "sm_count": gpu.sm_count,
-            }
-        ],
-        "enforce_limit": False,
-        "node_dir": None,
-    }  # fmt: skip
-    if tracing:
-        settings["trace"] = {"out_dir": str(out), "steps": steps, "max_events": 2_000_000}
-    (out / "tracer.json").write_text(json.dumps(settings))
     process = subprocess.Popen(
         [sys.executable, "-c", program, str(steps)],
         stdout=subprocess.PIPE,
         text=True,
-        env=os.environ | {"PYTHONPATH": str(INJECT), "GPUMEM_TRACER": str(out / "tracer.json")},
+        env=fake_device.environment(out, steps if tracing else None),
     )
     assert process.stdout is not None
     wall, cpu = process.stdout.readline().split()

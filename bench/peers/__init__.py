@@ -1,0 +1,1 @@
+"""gpumem beside what its users would do instead."""

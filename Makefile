@@ -30,7 +30,7 @@ versions: setup
 	@$(BIN)/python -m bench.versions $(ARGS)
 
 bench: setup
-	@for bench in $$(ls bench/*.py | grep -v __init__); do \
+	@for bench in $$(grep -l '^if __name__' bench/*.py); do \
 	  echo "== $$bench"; $(BIN)/python -m "bench.$$(basename $$bench .py)" || exit 1; done
 
 # PyTorch's own allocator against our simulator; the pythons in TORCHES have a torch for CUDA each

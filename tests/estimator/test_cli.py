@@ -341,3 +341,16 @@ def test_help_imports_nothing_heavy() -> None:
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "estimator.cli" in imported
     assert not {"estimator.allocator", "estimator.trace_run", "rich.console", "settings"} & imported
+
+
+def test_no_compiler_is_needed_not_even_by_torch_compile(ordinary: Caller) -> None:
+    """Nothing is on PATH: no cc, g++, nvcc or ptxas, nor what would find them."""
+    ordinary.file("train.py", TRAINING.replace("optimizer =", "model = torch.compile(model)\noptimizer ="))
+    empty = ordinary.work / "nothing"
+    empty.mkdir()
+    done = ordinary.gpumem(
+        "estimate", *GPU, "--json", "--", PYTHON, "train.py", PATH=str(empty), CC="", CXX=""
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    estimate: dict[str, Any] = json.loads(done.stdout)
+    assert (estimate["status"], estimate["steps"]) == ("exact", 3)

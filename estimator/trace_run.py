@@ -128,11 +128,12 @@ def _of_ranks(
     """The first rank, and the middle one if there is time for it."""
     first = _run(launch, gpu, settings, environment, watch, middle=False)
     ranks = max(one.world_size for one in first.traces)
-    left_s = settings.timeout_s - first.wall_s
-    if ranks == 1 or settings.ranks == 1:
+    if ranks == 1:
         return first
-    if left_s < first.wall_s:
-        return replace(first, notes=(*first.notes, f"of {ranks} ranks only the first was traced"))
+    left_s = settings.timeout_s - first.wall_s
+    if settings.ranks == 1 or left_s < first.wall_s:
+        why = "as estimate.ranks asks for" if settings.ranks == 1 else "there was no time for another"
+        return _only_first(first, ranks, why)
     limits = settings.model_copy(update={"timeout_s": int(left_s)})
     return _with_middle(first, lambda: _run(launch, gpu, limits, environment, watch, middle=True), ranks)
 
@@ -142,15 +143,23 @@ def _with_middle(first: Traced, run_middle: Callable[[], Traced], ranks: int) ->
     try:
         middle = run_middle()
     except TraceFailed as failed:
-        note = f"of {ranks} ranks only the first was traced: rank {ranks // 2} alone failed: {failed}"
-        return replace(first, notes=(*first.notes, trace.printable(note)))
+        return _only_first(first, ranks, f"rank {ranks // 2} alone failed: {failed}")
+    traces = tuple(one for one in middle.traces if one.rank and one.events is not None)
+    if not traces:
+        return _only_first(first, ranks, f"rank {ranks // 2} alone did not use the GPU")
     return Traced(
-        (*first.traces, *(one for one in middle.traces if one.rank)),
-        first.failures,
+        (*first.traces, *traces),
+        tuple(dict.fromkeys(first.failures + middle.failures)),
         first.wall_s + middle.wall_s,
         max(first.host_memory_bytes, middle.host_memory_bytes),
         first.notes,
     )
+
+
+def _only_first(first: Traced, ranks: int, why: str) -> Traced:
+    """Nothing is known of the other ranks, which keeps the estimate from being exact."""
+    failure = trace.printable(f"of {ranks} ranks only the first was traced: {why}")
+    return replace(first, failures=(*first.failures, failure))
 
 
 def _run(

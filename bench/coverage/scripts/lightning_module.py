@@ -39,13 +39,18 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--precision", default="32-true")
     parser.add_argument("--manual", action="store_true")
+    parser.add_argument("--devices", type=int, default=1)
+    parser.add_argument("--nodes", type=int, default=1)
+    parser.add_argument("--strategy", default="auto")
     options = parser.parse_args()
     data = torch.utils.data.TensorDataset(torch.randn(256, 3, 32, 32), torch.randint(0, 10, (256,)))
     trainer = lightning.Trainer(
         max_epochs=2,
         precision=options.precision,
         accelerator="gpu",
-        devices=1,
+        devices=options.devices,
+        num_nodes=options.nodes,
+        strategy=options.strategy,
         logger=False,
         enable_checkpointing=False,
         gradient_clip_val=None if options.manual else 1.0,

@@ -1,4 +1,4 @@
-"""Trains a small Transformer on several GPUs: ranks.py ddp|fsdp1|fsdp2|zero|tensor|dataparallel|spawn."""
+"""Trains a small Transformer on several GPUs: ranks.py ddp|fsdp1|fsdp2|zero|tensor|dataparallel|spawn|fork."""
 
 import os
 import sys
@@ -39,7 +39,7 @@ class Model(nn.Module):
 
 
 def wrap(model: nn.Module, strategy: str, device: int) -> nn.Module:
-    if strategy in ("ddp", "zero", "spawn"):
+    if strategy in ("ddp", "zero", "spawn", "fork"):
         return nn.parallel.DistributedDataParallel(model.to(device), device_ids=[device])
     if strategy == "fsdp1":
         from torch.distributed.fsdp import FullyShardedDataParallel
@@ -68,12 +68,15 @@ def wrap(model: nn.Module, strategy: str, device: int) -> nn.Module:
 
 def train(rank: int, strategy: str, world_size: int) -> None:
     device = 0
-    if strategy == "spawn":
+    if strategy in ("spawn", "fork"):
         os.environ.setdefault("MASTER_ADDR", "localhost")
         os.environ.setdefault("MASTER_PORT", "29500")
         dist.init_process_group("nccl", rank=rank, world_size=world_size)
         device = rank
     elif strategy != "dataparallel":
+        if "OMPI_COMM_WORLD_RANK" in os.environ:  # started by mpirun
+            for ours, theirs in (("RANK", "RANK"), ("WORLD_SIZE", "SIZE"), ("LOCAL_RANK", "LOCAL_RANK")):
+                os.environ[ours] = os.environ[f"OMPI_COMM_WORLD_{theirs}"]
         dist.init_process_group("cpu:gloo,cuda:nccl")
         device = int(os.environ["LOCAL_RANK"])
     torch.cuda.set_device(device)
@@ -109,5 +112,16 @@ if __name__ == "__main__":
     if sys.argv[1] == "spawn":
         gpus = torch.cuda.device_count()
         torch.multiprocessing.spawn(train, args=("spawn", gpus), nprocs=gpus)
+    elif sys.argv[1] == "fork":
+        gpus = len(os.environ["CUDA_VISIBLE_DEVICES"].split(","))
+        workers = [
+            torch.multiprocessing.get_context("fork").Process(target=train, args=(rank, "fork", gpus))
+            for rank in range(gpus)
+        ]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        sys.exit(max(worker.exitcode for worker in workers))
     else:
         train(int(os.environ.get("RANK", "0")), sys.argv[1], int(os.environ.get("WORLD_SIZE", "1")))

@@ -113,9 +113,6 @@ def slurm_variables(layout: Layout, asked: BatchScript | None) -> dict[str, str]
         "SLURM_NODELIST": HOST,
         "SLURM_JOB_NUM_NODES": str(layout.nodes),
         "SLURM_NNODES": str(layout.nodes),
-        "SLURM_NTASKS": tasks,
-        "SLURM_NPROCS": tasks,
-        "SLURM_NTASKS_PER_NODE": str(layout.tasks_per_node),
         "SLURM_TASKS_PER_NODE": f"{layout.tasks_per_node}{times}",
         "SLURM_GPUS_ON_NODE": str(layout.gpus),
         "SLURM_JOB_GPUS": gpus,
@@ -128,6 +125,10 @@ def slurm_variables(layout: Layout, asked: BatchScript | None) -> dict[str, str]
         "GPU_DEVICE_ORDINAL": gpus,
     }
     options = asked.options if asked else {}
+    # only if asked for, as sbatch does: Lightning takes them for a sign that srun starts its ranks
+    if layout.tasks > 1 or {"ntasks", "ntasks-per-node", "ntasks-per-gpu"} & options.keys():
+        variables |= {"SLURM_NTASKS": tasks, "SLURM_NPROCS": tasks}
+        variables["SLURM_NTASKS_PER_NODE"] = str(layout.tasks_per_node)
     for option, variable in (
         ("gpus", "SLURM_GPUS"),
         ("gpus-per-node", "SLURM_GPUS_PER_NODE"),

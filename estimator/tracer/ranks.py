@@ -16,6 +16,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional
 
 UNIQUE_ID_BYTES = 128  # of a ncclUniqueId, the only value that PyTorch reads without having written it
 LAUNCHER = "torch.distributed.launcher.api"
+PIPELINE_STAGE = "torch.distributed.pipelining.stage"
 
 
 class Alone:
@@ -75,6 +76,23 @@ class Alone:
             return {rank % local: _become(rank, local, world_size, entrypoint, list(args))}
 
         module.launch_agent = launch_agent
+
+    @staticmethod
+    def answer_for_stages(module: Any) -> None:
+        """The next stage of a pipeline tells the shapes of gradients: those of what it was sent.
+
+        What the stage before sends is not known, so that only the first stage can be traced alone; `module`
+        is PIPELINE_STAGE.
+        """
+        receive = module.PipelineStage._recv_meta
+        derive, gradients = module._derive_grad_metas, module._StageBackwardMeta
+
+        def _recv_meta(stage: Any, src_stage: int) -> Any:
+            if src_stage > stage.stage_index:
+                return gradients(backward_metas=derive(stage._stage_meta.outputs))
+            return receive(stage, src_stage)
+
+        module.PipelineStage._recv_meta = _recv_meta
 
     def _leave_to_children(self, rank: int, world_size: int) -> None:
         """A rank that is not traced ends here; if it has started others itself, one of them is."""

@@ -91,6 +91,7 @@ class TracedRun:
         self._recorder = Recorder(self.device, life, self._settings["max_events"])
         self._recorder.attach()
         torch_import.when_module_loads(ranks.LAUNCHER, self._alone.replace_launcher)
+        torch_import.when_module_loads(ranks.PIPELINE_STAGE, self._alone.answer_for_stages)
         self._alone.attach(sys.modules["torch"])
         loaders.cut_short(life, self._recorder.allocated, self._recorder.hold)
         saving.without_bytes()

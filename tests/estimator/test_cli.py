@@ -214,7 +214,7 @@ def test_a_memory_hog(ordinary: Caller) -> None:
 
 def test_a_script_sees_a_job_of_one_task(ordinary: Caller) -> None:
     lines = [
-        "#SBATCH -J fit --array=3-9 --cpus-per-task=2",
+        "#SBATCH -J fit --ntasks=1 --array=3-9 --cpus-per-task=2",
         'echo "$0 $1 $SLURM_JOB_NAME $SLURM_PROCID $SLURM_NTASKS $SLURM_ARRAY_TASK_ID $SLURM_CPUS_PER_TASK'
         ' $CUDA_VISIBLE_DEVICES $SLURM_SUBMIT_DIR $SLURM_JOB_PARTITION. $(nvidia-smi -L)"',
         "exit 5",

@@ -74,3 +74,10 @@ def test_slurm_tells_the_batch_script() -> None:
     told = layout.slurm_variables(Layout(2, 8, 4), None)
     names = ("SLURM_NNODES", "SLURM_NTASKS", "SLURM_TASKS_PER_NODE", "CUDA_VISIBLE_DEVICES")
     assert [told[name] for name in names] == ["2", "8", "4(x2)", "0,1,2,3"]
+
+
+def test_tasks_are_told_only_if_they_were_asked_for() -> None:
+    for options, told in ((["--gpus=4"], False), (["--gpus=4", "--ntasks=1"], True)):
+        lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in options)]
+        asked = parse(Path("train.sh"), "\n".join(lines))
+        assert ("SLURM_NTASKS" in layout.slurm_variables(layout.of_script(asked), asked)) is told

@@ -86,14 +86,15 @@ def train(rank: int, strategy: str, world_size: int) -> None:
 
         optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-4)
     else:
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+        together = False if strategy == "tensor" else None  # parameters of two kinds
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=together)
     for step in range(20):
         tokens = torch.randint(0, VOCABULARY, (BATCH, LENGTH + 1), device=device)
         logits = model(tokens[:, :-1])
         loss = nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
         optimizer.zero_grad()
         loss.backward()
-        if strategy != "tensor":  # whose parameters are of two kinds
+        if strategy != "tensor":
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         if dist.is_initialized():

@@ -158,8 +158,8 @@ def _with_middle(first: Traced, run_middle: Callable[[], Traced], ranks: int) ->
 
 def _only_first(first: Traced, ranks: int, why: str) -> Traced:
     """Nothing is known of the other ranks, which keeps the estimate from being exact."""
-    failure = trace.printable(f"of {ranks} ranks only the first was traced: {why}")
-    return replace(first, failures=(*first.failures, failure))
+    doubt = trace.printable(f"of {ranks} ranks only the first was traced: {why}")
+    return replace(first, failures=(*first.failures, doubt))
 
 
 def _run(

@@ -1,8 +1,8 @@
 """Which allocations of a history came from private pools: those of CUDA graphs, and `torch.cuda.MemPool`.
 
-The history itself tells it in new versions of PyTorch only, but a snapshot has the pool of each segment (since
-2.4 at least). A graph keeps its pool, so the segments at the end tell about all allocations that lie in them,
-back to the moment when the segment was taken from the device.
+The history itself tells it in new versions of PyTorch only, but a snapshot has the pool of each segment, and
+a graph keeps its pool: so the segments at the end tell about all allocations that lie in them, back to the
+moment when the segment was taken from the device.
 """
 
 from __future__ import annotations

@@ -11,7 +11,14 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from estimator.allocator import DEFAULT_CONFIG, SMALL_BUFFER, Action, AllocatorConfig, History
+from estimator.allocator import (
+    DEFAULT_CONFIG,
+    SMALL_BUFFER,
+    Action,
+    AllocatorConfig,
+    History,
+    maps_small_pages,
+)
 from estimator.held import HeldBlock, HeldSegment, State
 
 
@@ -121,7 +128,7 @@ class _Segments:
         if not mapped:
             self._put(HeldSegment(address, size, stream, size == SMALL_BUFFER, False, ()))
             return
-        piece = HeldSegment(address, size, stream, size == SMALL_BUFFER, True, ())
+        piece = HeldSegment(address, size, stream, maps_small_pages(size), True, ())
         after = self._by_address.get(address + size)
         if after is not None and after.is_expandable and after.stream == stream:
             del self._by_address[after.address]
@@ -193,7 +200,7 @@ def _blocks(
         if size is None:
             size = config.round_size(block.requested)
             rest = end - address - size
-            if rest > 0 and not config.should_split(size, rest, segment.is_small):
+            if rest > 0 and not (segment.is_expandable or config.should_split(size, rest, segment.is_small)):
                 size = end - address
         if address < at or address + size > end:
             raise HeldError("blocks overlap, or reach over the end of their segment")

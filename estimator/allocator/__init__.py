@@ -20,6 +20,7 @@ from estimator.allocator.rules import (
     SMALL_BUFFER,
     UNLIMITED,
     AllocatorConfig,
+    maps_small_pages,
 )
 from estimator.allocator.state import capture, restore
 
@@ -43,6 +44,7 @@ __all__ = [
     "Segment",
     "as_recorded",
     "capture",
+    "maps_small_pages",
     "replay",
     "restore",
 ]

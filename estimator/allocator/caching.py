@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from estimator.allocator.blocks import Block, BlockPool, PoolOwner
@@ -240,15 +240,66 @@ class Allocator:
         owner.segments += 1
         self.segments += 1
         self.reserved += segment.size
+        self._adopt_blocks(segment, pool, order)
+        self._whole += sum(
+            block.size for block in segment.blocks if block.state is State.FREE and block.size == segment.size
+        )
+        self._note_peaks()
+
+    def adopt_expandable(self, base: int, ranges: Sequence[HeldSegment]) -> None:
+        """Takes the mapped ranges of one expandable segment over, ordered by address; it begins at `base`.
+
+        Addresses move as a whole: those of the recording device may lie too close together for this one.
+
+        Raises:
+            OutOfMemoryError: there is no room for it.
+            ReplayError: ranges overlap, or do not consist of pages.
+        """
+        first = ranges[0]
+        owner = self._owner(first.pool)
+        pool = owner.pool(first.stream, first.is_small)
+        segment = ExpandableSegment(self.device, self._page(first.is_small), self._next_order())
+        self._expandable_segments.append(segment)
         before: Block | None = None
-        for held in segment.blocks:
-            block = Block(held.address, held.size, order, pool)
+        at, moved = base, segment.address - base
+        for part in (*ranges, None):
+            end = segment.address + segment.size - moved if part is None else part.address
+            if end < at or (part is not None and ((end - base) % segment.page or part.size % segment.page)):
+                raise ReplayError("the parts of an expandable segment do not fit together")
+            if end > at:
+                unmapped = Block(at + moved, end - at, segment.order, pool, segment)
+                unmapped.mapped = False
+                pool.insert_unmapped(unmapped)
+                if before is not None:
+                    unmapped.insert_after(before)
+                before = unmapped
+            if part is None:
+                break
+            if not self.device.take(part.size):
+                raise OutOfMemoryError
+            owner.segments += 1
+            self.reserved += part.size
+            before = self._adopt_blocks(part, pool, segment.order, segment, moved, before)
+            at = part.address + part.size
+        self._note_peaks()
+
+    def _adopt_blocks(
+        self,
+        held_segment: HeldSegment,
+        pool: BlockPool,
+        order: int,
+        segment: ExpandableSegment | None = None,
+        moved: int = 0,
+        before: Block | None = None,
+    ) -> Block | None:
+        """The last of the blocks, which are linked behind `before`."""
+        for held in held_segment.blocks:
+            block = Block(held.address + moved, held.size, order, pool, segment)
             if before is not None:
                 block.insert_after(before)
             before = block
             if held.state is State.FREE:
                 pool.insert(block)
-                self._whole += held.size if held.size == segment.size else 0
                 continue
             block.handle, block.requested = held.address, held.requested
             self.active += held.size
@@ -258,6 +309,9 @@ class Allocator:
                 self.live[held.address] = block
             else:
                 self.awaiting_free[held.address] = block
+        return before
+
+    def _note_peaks(self) -> None:
         self.allocated_peak = max(self.allocated_peak, self.allocated)
         self.active_peak = max(self.active_peak, self.active)
         self.requested_peak = max(self.requested_peak, self.requested)
@@ -460,13 +514,15 @@ class Allocator:
                 candidate = candidate.next
             if room >= size:
                 return first
-        page = SMALL_BUFFER if pool.is_small else self.config.large_segment_size
-        segment = ExpandableSegment(self.device, page, self._next_order())
+        segment = ExpandableSegment(self.device, self._page(pool.is_small), self._next_order())
         self._expandable_segments.append(segment)
         block = Block(segment.address, segment.size, segment.order, pool, segment)
         block.mapped = False
         pool.insert_unmapped(block)
         return block
+
+    def _page(self, is_small: bool) -> int:
+        return SMALL_BUFFER if is_small else self.config.large_segment_size
 
     def _map_block(self, block: Block, size: int) -> bool:
         """Maps memory to the beginning of an unmapped block, which joins the free blocks beside it."""

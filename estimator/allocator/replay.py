@@ -110,7 +110,12 @@ def replay(
     allocator = Allocator(capacity, config, total)
     oom: OutOfMemory | None = None
     try:
-        restore(allocator, initial)
+        mapped = (
+            (address, size, stream)
+            for action, address, size, stream in history.rows()
+            if action == SEGMENT_MAP
+        )
+        restore(allocator, initial, mapped)
     except OutOfMemoryError:
         oom = OutOfMemory(BEFORE, 0, allocator.allocated, allocator.reserved)
     pools = history.pool

@@ -81,6 +81,11 @@ class AllocatorConfig:
         return int(fraction * total)
 
 
+def maps_small_pages(size: int) -> bool:
+    """Whether a range of an expandable segment is of the small pool: large pages have 20 MiB by default."""
+    return size % LARGE_BUFFER != 0
+
+
 def _interval(size: int) -> int:
     return min(max(size.bit_length() - MIB.bit_length(), 0), INTERVALS - 1)
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import subprocess
 import sys
 from dataclasses import replace
@@ -23,7 +24,9 @@ from estimator.allocator import (
     OutOfMemoryError,
     ReplayError,
     as_recorded,
+    capture,
     replay,
+    restore,
 )
 from tests.estimator.recording import Recording
 
@@ -394,3 +397,37 @@ def test_every_stream_has_room_for_its_expandable_segment():
     for stream in range(8):
         allocator.malloc(stream + 1, MIB, stream)
     assert allocator.reserved == 8 * 2 * MIB
+
+
+@pytest.mark.parametrize("config", [DEFAULT_CONFIG, replace(DEFAULT_CONFIG, expandable_segments=True)])
+def test_an_allocator_goes_on_from_what_another_one_held(config):
+    rng = random.Random(3)
+    total = 1 << 40
+    first, second = Allocator(config=config, total=total), Allocator(config=config, total=total)
+
+    def step(handle, live, *allocators):
+        if live and rng.random() < 0.5:
+            gone = live.pop(rng.randrange(len(live)))
+            for allocator, name in allocators:
+                allocator.free(name(gone))
+                allocator.complete_free(name(gone))
+            return
+        size, stream = int(2 ** rng.uniform(0, 26)), rng.randrange(2)
+        for allocator, name in allocators:
+            allocator.malloc(name(handle), size, stream)
+        live.append(handle)
+
+    live: list[int] = []
+    for handle in range(400):
+        step(handle, live, (first, int))
+    first.empty_cache()
+    held = {handle: first.live[handle].address for handle in live}
+    restore(second, capture(first))
+    assert second.reserved == first.reserved
+    for handle in range(400, 800):
+        step(handle, live, (first, int), (second, lambda handle: held.get(handle, handle)))
+        assert (second.reserved, second.allocated, second.inactive_split) == (
+            first.reserved,
+            first.allocated,
+            first.inactive_split,
+        )

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 
-from estimator import snapshot, trace
+from estimator import recorded_by, snapshot, trace
 from estimator.allocator import replay
 from estimator.held import State
 from tests.estimator.recording import Recording
@@ -196,6 +196,8 @@ def test_pytorch_s_own_snapshots(tmp_path, entries, conf):
     else:
         assert found.initial != ()
         assert len(found.events) <= entries
+        expandable = recorded_by.candidates(conf)
+        assert recorded_by.find(found.events, expandable, found.initial)[1] == expandable[0]
 
 
 def test_a_trace_that_contradicts_itself_has_no_snapshot():

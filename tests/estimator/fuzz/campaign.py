@@ -27,7 +27,7 @@ class Campaign:
         if self.version >= (2, 10):
             del self._reset["max_non_split_rounding_mb"]  # forgotten with each text
         self._settings = {
-            name: [conf for conf in confs if self._knows(conf)]
+            name: [conf for conf in confs if self._knows(conf) and not self._fails(conf)]
             for name, confs in SETTINGS.items()
             if not only or name == only
         }
@@ -38,6 +38,10 @@ class Campaign:
         except alloc_conf.AllocConfError:
             return False
         return True
+
+    def _fails(self, conf: dict[str, str]) -> bool:
+        """An internal assertion of old versions: they would release a part of an expandable segment."""
+        return self.version < (2, 6) and {"expandable_segments", "max_split_size_mb"} <= set(conf)
 
     def sessions(self, commands: int) -> Iterator[tuple[str, Session]]:
         """Sessions of about so many commands in all, with the name of their settings."""

@@ -172,11 +172,12 @@ def _switches(read: Callable[[str], str]) -> list[str]:
 
 
 def _fake_device() -> Finding:
-    from estimator.dry_run import LIBRARY
+    from estimator.dry_run import missing_parts
 
-    if LIBRARY.is_file():
-        return Finding("fake CUDA device", "ok", "installed")
-    return Finding("fake CUDA device", "failed", f"{LIBRARY} is missing", "install gpumem again, with g++")
+    if missing := missing_parts():
+        told = f"{', '.join(map(str, missing))}: missing"
+        return Finding("fake CUDA device", "failed", told, "install gpumem again, with g++")
+    return Finding("fake CUDA device", "ok", "installed")
 
 
 def _torch(environment: Mapping[str, str]) -> Finding:

@@ -142,6 +142,11 @@ class DryRun:
         return {"library": str(LIBRARY), "devices": devices, "enforce_limit": False, "node_dir": None}
 
 
+def missing_parts() -> list[Path]:
+    """The libraries that are built when gpumem is installed, as far as they are not there."""
+    return [library for library in (LIBRARY, starter.LIBRARY) if not library.is_file()]
+
+
 @contextmanager
 def prepared(
     launch: Launch, gpu: GPU, environment: Mapping[str, str], *, middle: bool = False
@@ -153,8 +158,8 @@ def prepared(
     Raises:
         FileNotFoundError: the job's folder, or a part of gpumem, is not there; the text says which.
     """
-    if not LIBRARY.is_file():
-        raise FileNotFoundError(f"gpumem is not completely installed: {LIBRARY} is missing")
+    if missing := missing_parts():
+        raise FileNotFoundError(f"gpumem is not completely installed: {missing[0]} is missing")
     if not launch.cwd.is_dir():
         raise FileNotFoundError(f"{launch.cwd}: no such folder to start the job in")
     with tempfile.TemporaryDirectory(prefix="gpumem-") as made:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from estimator import batch_script, failure, job_array, layout, sandbox, shims, starter
+from estimator import batch_script, failure, folders, job_array, layout, sandbox, shims, starter
 from estimator.batch_script import BatchScript
 from estimator.catalog import GPU
 from estimator.job_array import JobArray
@@ -162,8 +161,7 @@ def prepared(
         raise FileNotFoundError(f"gpumem is not completely installed: {missing[0]} is missing")
     if not launch.cwd.is_dir():
         raise FileNotFoundError(f"{launch.cwd}: no such folder to start the job in")
-    with tempfile.TemporaryDirectory(prefix="gpumem-") as made:
-        folder = Path(made).resolve()
+    with folders.temporary("gpumem-") as folder:
         out, programs = folder / "out", folder / "bin"
         out.mkdir()
         gpus = tuple(GPU_UUID % index for index in range(launch.layout.gpus))

@@ -61,7 +61,10 @@ def of_outcome(name: str, cwd: Path, settings: Settings, outcome: sandbox.Outcom
         case "processes":
             return f"{name} starts more than {sandbox.Limits.processes} processes"
         case "output":
-            return f"{name} leaves traces of more than {sandbox.Limits.output_bytes // MIB} MiB"
+            return (
+                f"{name} leaves traces of more than {sandbox.Limits.output_bytes // MIB} MiB or "
+                f"{sandbox.MAX_ENTRIES} files, or fills the disk"
+            )
         case "signal" if outcome.code == signal.SIGXCPU:
             return f"{name} used more than {CPU_TIMES_WALL * settings.timeout_s} s of CPU time"
         case "signal":
@@ -153,6 +156,7 @@ def error_in(output: str) -> UserError | None:
 
 _COMPLAINTS = re.compile(
     r"can't open file|(command|:) not found|No such file or directory|Permission denied|No module named"
+    r"|the trace could not be written"
 )
 
 

@@ -16,17 +16,19 @@ import selectors
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from estimator import folders
+
 MIB = 1024**2
 LARGEST_FILE = 8 * 1024**4
 TAIL_BYTES = 64 * 1024
 MAX_ENTRIES = 10_000  # in out_dir
+LEAST_FREE = 0.05  # of the file system of out_dir
 TICK_S = 0.1
 GRACE_S = 10.0
 CONFINE = Path(__file__).with_name("confine.py")
@@ -109,7 +111,7 @@ def run(
         Refused: there is no containment on this machine.
     """
     limits = limits or Limits()
-    with tempfile.TemporaryDirectory(prefix="gpumem-root-") as root:
+    with folders.temporary("gpumem-root-") as root:
         order = {
             "command": list(command),
             "cwd": str(cwd),
@@ -170,6 +172,7 @@ class _Contained:
         self._processes: Callable[[], list[Path]] | None = None  # their folders in /proc
         self._notes: tuple[str, ...] = ()
         self._peak = 0
+        self._free = _free(out_dir)[0] if out_dir else 0
         self._started = time.monotonic()
 
     def run(self) -> Outcome:
@@ -240,9 +243,14 @@ class _Contained:
             return "memory"
         if usage.processes > self._limits.processes:
             return "processes"
-        if self._out_dir and _size(self._out_dir) > self._limits.output_bytes:
+        if self._out_dir and (_size(self._out_dir) > self._limits.output_bytes or self._fills(self._out_dir)):
             return "output"
         return None
+
+    def _fills(self, out_dir: Path) -> bool:
+        """Whether a disk is about to be full: files that have no name any more are in no folder."""
+        free, total = _free(out_dir)
+        return free < LEAST_FREE * total and self._free - free > self._limits.output_bytes
 
     def _outcome(self, stopped: End | None) -> Outcome:
         wall_s = time.monotonic() - self._started
@@ -328,16 +336,35 @@ def _proportional(process: Path) -> int:
 
 
 def _size(folder: Path) -> float:
-    """Bytes in a folder; infinite if there are so many entries that counting them would take long."""
+    """Bytes in a folder; infinite if it is made so that counting them would take long, or cannot be done."""
     total = entries = 0
-    for here, folders, files in os.walk(folder):
-        entries += len(folders) + len(files)
-        if entries > MAX_ENTRIES:
+    waiting = [str(folder)]
+    while waiting:
+        try:
+            with os.scandir(waiting.pop()) as found:
+                for entry in found:
+                    entries += 1
+                    if entries > MAX_ENTRIES:
+                        return math.inf
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+                        continue
+                    with contextlib.suppress(FileNotFoundError):
+                        total += entry.stat(follow_symlinks=False).st_size
+        except FileNotFoundError:  # removed meanwhile
+            continue
+        except OSError:  # closed to its owner, or a path too long
             return math.inf
-        for name in files:
-            with contextlib.suppress(OSError):
-                total += Path(here, name).lstat().st_size
     return total
+
+
+def _free(folder: Path) -> tuple[int, int]:
+    """Bytes that are free in the file system of a folder, and all of them."""
+    try:
+        about = os.statvfs(folder)
+    except OSError:  # without namespaces, a script may remove it
+        return 0, 0
+    return about.f_bavail * about.f_frsize, about.f_blocks * about.f_frsize
 
 
 def signal_name(number: int) -> str:

@@ -329,11 +329,13 @@ def read(path: Path) -> Trace:
         with os.fdopen(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise TraceError(f"{path}: not a regular file")
-            data = file.read(MAX_BYTES + 1)
+            if os.fstat(descriptor).st_size > MAX_BYTES:
+                raise TraceError(
+                    f"{path}: a trace of more than {MAX_BYTES // 1024**2} MiB: trace fewer steps"
+                )
+            data = file.read(MAX_BYTES)
     except OSError as error:
         raise TraceError(f"{path}: cannot be read: {error.strerror}") from None
-    if len(data) > MAX_BYTES:
-        raise TraceError(f"{path}: a trace of more than {MAX_BYTES // 1024**2} MiB: trace fewer steps")
     return parse(data, str(path))
 
 

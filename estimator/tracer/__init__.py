@@ -9,13 +9,16 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import Any, Dict
+from typing import Any, Dict, FrozenSet
 
-from . import command_line, torch_import
+from . import command_line, shadows, torch_import
 
 
-def start(configuration: str) -> None:
-    """Reads the tracer's configuration (a JSON file) and waits for `import torch`."""
+def start(configuration: str, known: FrozenSet[str]) -> None:
+    """Reads the tracer's configuration (a JSON file) and waits for `import torch`.
+
+    `known`: the modules that were there before the tracer.
+    """
     with open(configuration, encoding="utf-8") as file:
         settings = json.load(file)
     run = None
@@ -37,6 +40,7 @@ def start(configuration: str) -> None:
             os._exit(0)
         run = TracedRun(settings["trace"], alone)
         run.begin()
+    shadows.give_way(known, command_line.arguments())
     torch_import.when_torch_loads(lambda spec: _before_torch(spec, settings, run), lambda: _after_torch(run))
 
 

@@ -1,14 +1,20 @@
-"""Signals that end a traced run: the deadline that is set for it, and SIGTERM.
+"""What ends a traced run from outside: the deadline that is set for it, and SIGTERM.
 
 The deadline comes as a real-time signal from a POSIX timer: a program that uses SIGALRM, SIGTERM or the
-interval timers keeps them, no thread is started, and a forked process does not inherit it.
+interval timers keeps them, no thread is started, and a forked process does not inherit it. Once the GPU is
+used, which starts threads on hardware as well, a thread waits for the moment right after it: it helps where
+a program ignores or blocks every signal, or does not come back from a library.
 """
 
 from __future__ import annotations
 
+import _thread
+import contextlib
 import ctypes
 import os
 import signal
+import sys
+from time import monotonic, sleep  # as they are before a program replaces them
 from typing import Any, Callable
 
 CLOCK_MONOTONIC, TIMER_ABSTIME, SIGEV_SIGNAL = 1, 1, 0  # <time.h>, <signal.h>
@@ -43,6 +49,23 @@ def at(deadline: float, call: Callable[[], None]) -> bool:
         return bool(library.timer_settime(timer, TIMER_ABSTIME, ctypes.byref(times), None) == 0)
     except (AttributeError, OSError, ValueError):  # another libc; not the main thread
         return False
+
+
+def from_thread(moment: float, call: Callable[[], None]) -> None:
+    """Has `call()` run in a thread of its own at `moment` (s, `time.monotonic`); it is to end the process."""
+
+    def wait() -> None:
+        while (left := moment - monotonic()) > 0:
+            sleep(left)
+        sys.setswitchinterval(1000.0)  # what is read now holds still
+        call()
+
+    with contextlib.suppress(RuntimeError, OSError, ValueError):  # no more threads
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # of the new thread
+        try:
+            _thread.start_new_thread(wait, ())
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _library() -> Any:

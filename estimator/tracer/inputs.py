@@ -37,12 +37,12 @@ class OpenedFiles:
         found: Dict[str, Dict[str, Any]] = {}
         left = HASHED_TOTAL
         for path in list(self._paths) + _modules():
-            path = os.path.abspath(path)
-            if is_installed(path) or path.endswith(".pyc"):
-                continue
             try:
+                path = os.path.abspath(path)  # fails where the working directory is gone
                 status = os.stat(path)
-            except OSError:
+            except (OSError, ValueError):
+                continue
+            if is_installed(path) or path.endswith(".pyc"):
                 continue
             if not stat.S_ISREG(status.st_mode) or path in found:
                 continue

@@ -136,9 +136,10 @@ class Recorder:
     def _start(self) -> None:
         """Called by torch as soon as CUDA is initialised, before the first allocation."""
         torch = self._torch
-        torch.cuda.memory._record_memory_history(
-            "all", context="alloc", stacks="python", max_entries=self._max_events
-        )
+        record = torch.cuda.memory._record_memory_history
+        record("all", context="alloc", stacks="python", max_entries=self._max_events)
+        # a program that records a history of its own, shorter, or no longer, gets what it can of this one
+        torch.cuda.memory._record_memory_history = lambda *arguments, **options: None
         self._open_stream(torch.cuda.current_device())
         self._mark("setup")
 

@@ -7,6 +7,7 @@ import contextlib
 import gc
 import json
 import os
+import resource
 import sys
 import time
 from typing import Any, Dict, List, Optional
@@ -20,6 +21,8 @@ MAX_PLACES = 20
 PATIENCE_S = (
     20.0  # for programs of which no trace can come: what they leave for later ones may be done by then
 )
+GRACE_S = 0.5  # after the deadline, for the signal that it sends
+LIMITS = (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE, resource.RLIMIT_AS, resource.RLIMIT_DATA)
 
 
 class TracedRun:
@@ -39,9 +42,11 @@ class TracedRun:
         self._gradless: Any = None
         self._sizes: Any = None
         self._exit_code = 0
-        self._is_ending = False
+        self._is_ending = self._has_left = False
+        self._leave = os._exit
         self._pid = os.getpid()
         self._deadline: Optional[float] = settings.get("deadline")
+        self._first_number = 0  # of its traces; a process that becomes another program keeps its PID
         self.device: Any = None
 
     def begin(self) -> None:
@@ -49,6 +54,9 @@ class TracedRun:
         self._files.watch()
         self._made_up.watch()
         self._remember_exit_code()
+        self._watch_ways_out()
+        while os.path.exists(self._target(self._first_number)):
+            self._first_number += 1
         atexit.register(self._at_exit)
         alarm.on_termination(self._terminated)
         if self._deadline is not None:
@@ -63,12 +71,12 @@ class TracedRun:
 
     def _lose_patience(self) -> None:
         """No trace will come of this program, unless it imports PyTorch after all: it ends soon."""
-        moment = time.monotonic() + self._settings.get("patience", PATIENCE_S)
+        moment = alarm.monotonic() + self._settings.get("patience", PATIENCE_S)
         if self._recorder is None and (self._deadline is None or moment < self._deadline):
             alarm.at(moment, self._time_is_up)
 
     def _time_is_up(self) -> None:
-        if self._deadline is not None and time.monotonic() >= self._deadline:
+        if self._deadline is not None and alarm.monotonic() >= self._deadline:
             self._finish("deadline")
         elif self._reason is not None or "torch" not in sys.modules:
             self._finish("untraceable")
@@ -90,6 +98,7 @@ class TracedRun:
         life = Life(self._settings["steps"], self._finish, lambda: bool(gradless.unreached()))
         self._recorder = Recorder(self.device, life, self._settings["max_events"])
         self._recorder.attach()
+        sys.modules["torch"].cuda._lazy_call(self._insist_on_deadline)
         torch_import.when_module_loads(ranks.LAUNCHER, self._alone.replace_launcher)
         torch_import.when_module_loads(ranks.PIPELINE_STAGE, self._alone.answer_for_stages)
         self._alone.attach(sys.modules["torch"])
@@ -107,10 +116,17 @@ class TracedRun:
             self._is_ending = True
             self._leave_trace("signal")
 
+    def _insist_on_deadline(self) -> None:
+        """Called when CUDA is initialised."""
+        deadline = self._settings.get("deadline")
+        if deadline is not None and os.getpid() == self._pid:
+            alarm.from_thread(deadline + GRACE_S, lambda: self._finish("deadline"))
+
     def _leave_trace(self, end: str) -> None:
         gc.disable()  # it would look again and again at the many objects of the history
         try:
-            for number, trace in enumerate(self._traces(end)):
+            _lift_limits()
+            for number, trace in enumerate(self._traces(end), self._first_number):
                 self._write(trace, number)
         except Exception as error:  # the run must end whatever happens
             sys.stderr.write("gpumem: the trace could not be written: %r\n" % error)
@@ -127,7 +143,7 @@ class TracedRun:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
                 stream.flush()
-        os._exit(self._exit_code if end != "exception" else 1)
+        self._leave(self._exit_code if end != "exception" else 1)
 
     def _traces(self, end: str) -> List[Dict[str, Any]]:
         """One trace for each GPU that was used; a single one if none was."""
@@ -158,10 +174,33 @@ class TracedRun:
         return [trace]
 
     def _write(self, trace: Dict[str, Any], number: int) -> None:
-        target = os.path.join(self._settings["out_dir"], "trace-%d-%d.json" % (self._pid, number))
+        target = self._target(number)
         with open(target + ".part", "w", encoding="utf-8") as file:
             file.write(json.dumps(trace, separators=(",", ":")))  # `dump` is written in Python, and slow
         os.replace(target + ".part", target)
+
+    def _target(self, number: int) -> str:
+        return os.path.join(self._settings["out_dir"], "trace-%d-%d.json" % (self._pid, number))
+
+    def _watch_ways_out(self) -> None:
+        """A program may leave without `atexit`: by `os._exit`, or by becoming another program."""
+        leave = self._leave
+
+        def _exit(status: int) -> None:
+            if os.getpid() == self._pid and not self._is_ending:
+                self._is_ending = True
+                self._leave_trace("script")
+            leave(status)
+
+        def heard(event: str, arguments: Any) -> None:
+            if event != "os.exec" or os.getpid() != self._pid or self._has_left or self._is_ending:
+                return
+            self._has_left = True  # several places may be tried for the other program
+            if self._recorder is not None and self._recorder.recording:
+                self._leave_trace("script")
+
+        os._exit = _exit  # type: ignore[assignment]
+        sys.addaudithook(heard)
 
     def _remember_exit_code(self) -> None:
         """`atexit` is not told the exit code, and `os._exit` needs it."""
@@ -234,6 +273,14 @@ def _wanted_of_hub(error: Optional[BaseException]) -> Optional[str]:
                 traceback = traceback.tb_next
         error = error.__cause__ or error.__context__
     return None
+
+
+def _lift_limits() -> None:
+    """Takes the program's own limits back, as far as that can be done, so that the trace can be written."""
+    for limit in LIMITS:
+        with contextlib.suppress(OSError, ValueError):
+            _, hard = resource.getrlimit(limit)
+            resource.setrlimit(limit, (hard, hard))
 
 
 def _stop_children() -> None:

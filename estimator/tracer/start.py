@@ -1,7 +1,5 @@
 """The tracer's start, run as bare code; `configuration` (the path of a JSON file) is given by who runs it."""
 
-import importlib.util
-import os
 import sys
 
 NAME = "_gpumem_tracer"
@@ -9,8 +7,10 @@ NAME = "_gpumem_tracer"
 
 def start(configuration: str) -> None:
     """Loads the package that this file lies in under its private name, once, and starts it."""
-    if NAME in sys.modules or sys.version_info < (3, 9):
-        return
+    known = frozenset(sys.modules)
+    import importlib.util
+    import os
+
     folder = os.path.dirname(os.path.realpath(__file__))
     spec = importlib.util.spec_from_file_location(
         NAME, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
@@ -20,7 +20,19 @@ def start(configuration: str) -> None:
     module = importlib.util.module_from_spec(spec)
     sys.modules[NAME] = module
     spec.loader.exec_module(module)
-    module.start(configuration)
+    module.start(configuration, known)
 
 
-start(globals()["configuration"])
+def _with_own_library(configuration: str) -> None:
+    """A module of the user may be named as one of the standard library, in a folder of PYTHONPATH."""
+    path = sys.path[:]
+    libraries = (sys.base_prefix + "/lib", sys.base_exec_prefix + "/lib")
+    sys.path[:] = [place for place in path if place.startswith(libraries)] or path
+    try:
+        start(configuration)
+    finally:
+        sys.path[:] = path
+
+
+if NAME not in sys.modules and sys.version_info >= (3, 9):
+    _with_own_library(globals()["configuration"])

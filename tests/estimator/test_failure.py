@@ -110,7 +110,11 @@ def test_what_the_dry_run_itself_forbids_is_said(message: str, expected: str) ->
             "(estimate.memory_mib in gpumem.toml)",
         ),
         (ended("processes", None), "", "train.sh starts more than 512 processes"),
-        (ended("output", None), "", "train.sh leaves traces of more than 2048 MiB"),
+        (
+            ended("output", None),
+            "",
+            "train.sh leaves traces of more than 2048 MiB or 10000 files, or fills the disk",
+        ),
         (ended("signal", 11), "boom", "train.sh was ended by SIGSEGV: boom"),
         (ended("signal", 24), "", "train.sh used more than 400 s of CPU time"),
         (ended("exit", 139), "", "a program of train.sh was ended by SIGSEGV"),

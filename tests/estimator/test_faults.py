@@ -287,25 +287,3 @@ def test_an_odd_script_is_estimated_as_a_plain_one(faulty: Faulty) -> None:
     odd = estimated(faulty.estimate(program, "--json", "--steps", "9", python=python))
     for told in ("peak_bytes", "reserved_peak_bytes", "allocated_peak_bytes", "by_owner", "steps"):
         assert odd[told] == plain[told], told
-    assert odd["steps"] == 3
-
-
-LATE = {
-    "own.py": "import signal\nsignal.signal(signal.SIGTERM, lambda *_: None)\ntrain(3)\nwhile True: train(1)\n",
-    "ignores.py": IGNORES + "train(3)\nwhile True: time.sleep(60)\n",
-    "blocks.py": BLOCKS + "train(3)\nwhile True: time.sleep(60)\n",
-    "library.py": "import hashlib\ntrain(3)\nhashlib.pbkdf2_hmac('sha256', b'', b'', 10**10)\n",
-    "replaced.py": "train(3)\nos.execvp('sleep', ['sleep', '1000'])\n",
-}
-
-
-def test_what_was_seen_up_to_the_time_limit_is_estimated(faulty: Faulty) -> None:
-    """Each of the programs would run for ever, and does what it can to be left alone."""
-    for name, rest in LATE.items():
-        faulty.caller.file(f"job/{name}", TRAINING + rest)
-    start = "import subprocess, sys\nstarted = [subprocess.Popen([sys.executable, name]) for name in %r]\n"
-    program = start % (list(LATE),) + "for one in started: one.wait()\n"
-    done = estimated(
-        faulty.estimate(program, "--json", "--steps", "999", "--timeout", "25", python=TORCH_PYTHON)
-    )
-    assert done["status"] == "bounded"

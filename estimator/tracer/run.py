@@ -10,6 +10,7 @@ import os
 import resource
 import sys
 import time
+from time import monotonic  # as it is before a program replaces it
 from typing import Any, Dict, List, Optional
 
 from . import alarm, ranks, torch_import
@@ -71,12 +72,12 @@ class TracedRun:
 
     def _lose_patience(self) -> None:
         """No trace will come of this program, unless it imports PyTorch after all: it ends soon."""
-        moment = alarm.monotonic() + self._settings.get("patience", PATIENCE_S)
+        moment = monotonic() + self._settings.get("patience", PATIENCE_S)
         if self._recorder is None and (self._deadline is None or moment < self._deadline):
             alarm.at(moment, self._time_is_up)
 
     def _time_is_up(self) -> None:
-        if self._deadline is not None and alarm.monotonic() >= self._deadline:
+        if self._deadline is not None and monotonic() >= self._deadline:
             self._finish("deadline")
         elif self._reason is not None or "torch" not in sys.modules:
             self._finish("untraceable")

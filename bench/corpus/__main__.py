@@ -44,7 +44,7 @@ TRAINING, OTHER, PROGRAM, FAILED, NONE, NEEDS, NO_PLAN = (
     "a program that imports PyTorch",
     "a program of another framework",
     "a Python program whose code is not here, or that uses no framework",
-    "a Python program that ends too early",
+    "a Python program, but it or the script ends too early",
     "no Python program",
     "no Python program: does not start one without arguments or variables",
     "no launch plan",
@@ -136,7 +136,7 @@ def _found(plan: LaunchPlan) -> str:
         return TRAINING
     if frameworks - {None}:
         return OTHER
-    if any(_is_program(program) and not program.error for program in plan.programs):
+    if not plan.problems and any(map(_is_program, plan.programs)):
         return PROGRAM
     return FAILED if any(map(_is_program, plan.programs)) else NONE
 
@@ -165,7 +165,8 @@ def _line(result: Result, with_plan: bool) -> str:
 def table(of_folder: dict[str, list[Result]]) -> str:
     """The counts as a table in Markdown, one line for each folder.
 
-    Found is any Python program of a script that starts one and that does so without being given anything.
+    Found means: PyTorch or another framework is reached, or the script runs to its end and starts Python
+    programs whose code is not here. It is counted among scripts that start one without being given anything.
     """
     kinds = (TRAINING, OTHER, PROGRAM, FAILED, NONE, NEEDS)
     lines = [
@@ -179,7 +180,7 @@ def table(of_folder: dict[str, list[Result]]) -> str:
         starting = [one for one in results if one.starts_python]
         counts = collections.Counter(one.found for one in starting)
         able = len(starting) - counts[NEEDS]
-        found = counts[TRAINING] + counts[OTHER] + counts[PROGRAM] + counts[FAILED]
+        found = counts[TRAINING] + counts[OTHER] + counts[PROGRAM]
         numbers = [len(results), sum(one.found != NO_PLAN for one in results), len(starting)]
         numbers += [counts[kind] for kind in kinds]
         share = f"{100 * found / able:.1f} % of {able}" if able else "-"

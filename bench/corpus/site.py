@@ -161,6 +161,7 @@ def build(folder: Path, functions: str = "") -> Site:
         "PYTHONPATH": str(packages),
         "PYTHONDONTWRITEBYTECODE": "1",
         "SCRATCH": str(folder / "scratch"),
+        "TERM": "xterm",  # sbatch passes it on, and `clear` wants it
         "TMPDIR": "/tmp",
         "USER": "user",
         "WORK": str(folder / "scratch"),

@@ -78,7 +78,7 @@ def main() -> int:
     of_folder: dict[str, list[Result]] = {}
     with tempfile.TemporaryDirectory(prefix="gpumem-corpus-") as made:
         place = site.build(Path(made) / "site", lenient.FUNCTIONS)
-        lenient.add_to(Path(made) / "site" / "packages")
+        lenient.add_to(site.packages_of(Path(made) / "site"))
         for folder in options.folder:
             results = of_folder[folder.name] = []
             for script in scripts(folder, options.only):

@@ -94,8 +94,9 @@ sys.meta_path.append(Missing())
 
 
 def add_to(packages: Path) -> None:
-    """Puts the Python side of it into a folder on PYTHONPATH."""
-    (packages / "sitecustomize.py").write_text(_CUSTOMIZE)
+    """Puts the Python side of it among the packages of the site."""
+    (packages / "pass_over_missing.py").write_text(_CUSTOMIZE)
+    (packages / "pass_over_missing.pth").write_text("import pass_over_missing\n")
     for other in ("tensorflow", "jax"):
         (packages / other).mkdir()
         (packages / other / "__init__.py").write_text("")

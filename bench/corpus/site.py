@@ -124,12 +124,13 @@ class Site:
 
 def build(folder: Path, functions: str = "") -> Site:
     """Makes the site below `folder`; `functions` are of all its batch scripts (bash)."""
-    programs, home, packages = folder / "bin", folder / "home", folder / "packages"
+    programs, home, packages = folder / "bin", folder / "home", packages_of(folder)
     for place in (programs, home, packages / "torch", folder / "etc" / "profile.d", folder / "scratch"):
         place.mkdir(parents=True)
     (packages / "torch" / "__init__.py").write_text(_TORCH)
     (packages / "torch" / "version.py").write_text("__version__ = '2.6.0'\n")
     interpreter = os.path.realpath(sys.executable)  # without the packages of the environment it is run in
+    (folder / "pyvenv.cfg").write_text(f"home = {Path(interpreter).parent}\n")
     for name in ("python", "python3", *(f"python3.{minor}" for minor in range(5, 15))):
         (programs / name).symlink_to(interpreter)
     conda = _CONDA.replace("@SITE@", str(folder))
@@ -158,7 +159,6 @@ def build(folder: Path, functions: str = "") -> Site:
         "LC_CTYPE": "C.UTF-8",
         "LOGNAME": "user",
         "PATH": f"{programs}:/usr/local/bin:/usr/bin:/bin",
-        "PYTHONPATH": str(packages),
         "PYTHONDONTWRITEBYTECODE": "1",
         "SCRATCH": str(folder / "scratch"),
         "TERM": "xterm",  # sbatch passes it on, and `clear` wants it
@@ -167,6 +167,11 @@ def build(folder: Path, functions: str = "") -> Site:
         "WORK": str(folder / "scratch"),
     }
     return Site(folder, environment)
+
+
+def packages_of(folder: Path) -> Path:
+    """Where the packages of the site's Python lie; scripts may set PYTHONPATH as they like."""
+    return folder / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
 
 
 def _starter(name: str, valued: str, words: str, before: str) -> str:

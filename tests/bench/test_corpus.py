@@ -20,7 +20,7 @@ HEAD = "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=4 --gres=gpu:4\n"
 def place() -> Iterator[site.Site]:
     folder = make_folder("gpumem-corpus-")
     made = site.build(folder / "site", lenient.FUNCTIONS)
-    lenient.add_to(folder / "site" / "packages")
+    lenient.add_to(site.packages_of(folder / "site"))
     yield made
     shutil.rmtree(folder)
 

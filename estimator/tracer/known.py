@@ -27,12 +27,13 @@ CARRIED = (
     "expand_as", "permute", "transpose", "t", "contiguous", "clone", "detach", "long", "int",
     "bool", "float", "to", "type", "repeat", "unbind", "split", "chunk", "sort", "argsort", "flip",
     "roll", "masked_fill", "scatter", "gather", "index_select", "bincount", "count_nonzero", "tril",
-    "triu", "isin", "new_zeros", "new_ones",
+    "triu", "isin", "new_zeros", "new_ones", "_is_all_true", "_is_any_true",
 )  # fmt: skip
 FUNCTIONS = (
     "eq", "ne", "lt", "le", "gt", "ge", "greater", "less", "not_equal", "logical_and", "logical_or",
     "logical_not", "any", "all", "sum", "max", "min", "cumsum", "diff", "clamp", "where", "sort", "argsort",
     "bincount", "histc", "count_nonzero", "tril", "triu", "isin", "stack", "cat", "zeros_like", "ones_like",
+    "_is_all_true", "_is_any_true",
 )  # fmt: skip
 IN_PLACE = (
     "__setitem__", "masked_fill_", "scatter_", "scatter_add_", "index_add_", "index_fill_", "fill_", "zero_",

@@ -29,6 +29,7 @@ class Sizes:
         self._noted: Dict[Tuple[str, Tuple[Frame, ...]], int] = {}
         self._library: Any = None
         self.integers_read = 0
+        self._most_selected: Optional[int] = None
 
     def answer(self) -> None:
         """Registers the operators, for the life of the process."""
@@ -40,6 +41,7 @@ class Sizes:
             ("unique_dim", self._unique_dim),
             ("unique_consecutive", self._unique_consecutive),
             ("repeat_interleave.Tensor", self._repeat_interleave),
+            ("masked_scatter_backward", self._masked_scatter_backward),
             ("_linalg_check_errors", self._checked),
         ):
             try:
@@ -75,6 +77,8 @@ class Sizes:
         return tuple(found)
 
     def _count(self, what: str, most: int, true: Optional[int], assumed: bool) -> int:
+        if true is None and self._most_selected is not None:
+            most = min(most, self._most_selected)
         if true is None or assumed:
             self.note(what)
         return max(int(most * self._fraction + 0.5), min(most, 1)) if true is None else true
@@ -161,6 +165,21 @@ class Sizes:
             )
         torch.cumsum(repeats, 0)
         return torch.empty(output_size, dtype=repeats.dtype, device=repeats.device)
+
+    def _masked_scatter_backward(self, gradient: Any, mask: Any, sizes: Any) -> Any:
+        """The gradient of what was scattered: no more is selected than that had elements."""
+        torch = self._torch
+        most = 1
+        for size in sizes:
+            most *= int(size)
+        self._most_selected = most
+        try:
+            selected = gradient.masked_select(mask)
+        finally:
+            self._most_selected = None
+        if selected.numel() < most:
+            selected = torch.cat([selected, selected.new_zeros(most - selected.numel())])
+        return selected.view([int(size) for size in sizes])
 
     @staticmethod
     def _checked(*arguments: Any, **options: Any) -> None:

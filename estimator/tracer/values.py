@@ -9,7 +9,9 @@ say that something is finite.
 from __future__ import annotations
 
 import contextlib
+import math
 import operator
+import sys
 import weakref
 from typing import Any, Callable, Dict, Iterator, Optional, Tuple
 
@@ -33,6 +35,8 @@ SAME = (
     "bool",
     "contiguous",
     "amin",
+    "_is_all_true",
+    "_is_any_true",
 )
 BOTH: Dict[str, Callable[[bool, bool], bool]] = {
     "__and__": operator.and_, "logical_and": operator.and_,
@@ -113,6 +117,7 @@ class Readings:
             for name, both in BOTH.items():
                 put_before(owner, name, self._joined(both))
         self._let_scalers_step()
+        self._let_lbfgs_go_on()
 
     def _scalar(self, tensor: Any) -> Any:
         """What `item`, `float`, `int`, `bool` and `if` read, also within torch."""
@@ -230,7 +235,7 @@ class Readings:
 
     def _kept(self, original: Any, tensor: Any, *arguments: Any, **options: Any) -> Any:
         result = original(tensor, *arguments, **options)
-        if not self._truths or (name_of(original) == "any" and self._is_open(tensor)):
+        if not self._truths or (name_of(original) in ("any", "_is_any_true") and self._is_open(tensor)):
             return result
         return self._set(result, self._is_true(tensor), self._is_open(tensor))
 
@@ -264,6 +269,12 @@ class Readings:
         with self._zeros():
             return original(*arguments, **options)
 
+    # --- where values that never change would end a loop ---
+
+    def _let_lbfgs_go_on(self) -> None:
+        put_before(self._torch.optim.LBFGS, "step", _without_tolerance)
+        put_before(sys.modules["torch.optim.lbfgs"], "_strong_wolfe", _briefly)
+
     @contextlib.contextmanager
     def _zeros(self) -> Iterator[None]:
         self._zero_is_meant = True
@@ -271,6 +282,28 @@ class Readings:
             yield
         finally:
             self._zero_is_meant = False
+
+
+def _without_tolerance(original: Any, optimizer: Any, *arguments: Any, **options: Any) -> Any:
+    """A loss that stays the same ends an iteration of LBFGS: it goes on until its history is full."""
+    group = optimizer.param_groups[0]
+    given = {name: group[name] for name in ("max_iter", "max_eval", "tolerance_change", "tolerance_grad")}
+    most = max(given["max_iter"], group["history_size"] + 2)
+    try:
+        group.update(
+            max_iter=most,
+            max_eval=max(given["max_eval"], 5 * most),
+            tolerance_change=-math.inf,
+            tolerance_grad=-math.inf,
+        )
+        return original(optimizer, *arguments, **options)
+    finally:
+        group.update(given)
+
+
+def _briefly(original: Any, *arguments: Any, **options: Any) -> Any:
+    """A line search takes its most memory when it has bracketed the minimum; it would never find it."""
+    return original(*arguments, **dict(options, max_ls=min(options.get("max_ls", 3), 3)))
 
 
 def _mentions(arguments: Any, depth: int = 2) -> bool:

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from bench.coverage.rows import SCRIPTS, Row, Status
 
 ROOT = Path(__file__).parents[2]
-TIMEOUT_S = 240  # of a dry run: longer than the default, for rows share the machine
+TIMEOUT_S = 480  # of a dry run: longer than the default, for rows share the machine
 NOT_ASSUMED = ("the CUDA context",)  # a note about every row
 
 

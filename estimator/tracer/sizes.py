@@ -78,7 +78,7 @@ class Sizes:
 
     def _count(self, what: str, most: int, true: Optional[int], assumed: bool) -> int:
         if true is None and self._most_selected is not None:
-            most = min(most, self._most_selected)
+            what, most = "the gradient of masked_scatter", min(most, self._most_selected)
         if true is None or assumed:
             self.note(what)
         return max(int(most * self._fraction + 0.5), min(most, 1)) if true is None else true

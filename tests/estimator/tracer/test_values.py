@@ -39,7 +39,12 @@ found["made up"] = len(torch.zeros((x > 0).sum().item(), 2, device="cuda"))
 closure = lambda: (optimizer.zero_grad(), (loss := model(x).square().mean()).backward(), loss)[2]
 optimizer = torch.optim.LBFGS(model.parameters())
 optimizer.step(closure)
-found["lbfgs"] = optimizer.state[next(model.parameters())]["n_iter"]
+found["lbfgs"] = len(optimizer.state[next(model.parameters())]["old_dirs"])
+tokens = torch.tensor([[7, 7, 1, 2], [7, 3, 7, 4]]).cuda()
+features = torch.randn(4, 8, device="cuda", requires_grad=True)
+torch._check_tensor_all((tokens == 7).sum() * 8 == features.numel())
+torch.zeros(2, 4, 8, device="cuda").masked_scatter((tokens == 7).unsqueeze(-1), features).sum().backward()
+found["features"] = list(features.grad.shape)
 found["graph"] = "def forward" in torch.fx.symbolic_trace(torchvision.models.densenet121()).code
 script = torch.jit.script(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2)))
 found["script"] = script(torch.ones(3, 4)).shape[0]
@@ -68,17 +73,22 @@ def test_values_read_back_let_a_program_go_on(traced):
         "action": 4096,
         "inverse": 3,
         "made up": 1,
-        "lbfgs": 1,
+        "lbfgs": 100,
+        "features": [4, 8],
         "graph": True,
         "script": 3,
     }
     lines = READINGS.splitlines()
-    told = {(size["what"], lines[size["frames"][0][1] - 1].split('"')[1]) for size in trace["sizes"]}
+    told = {
+        (size["what"], lines[size["frames"][0][1] - 1].split('"')[1] if size["frames"] else "within torch")
+        for size in trace["sizes"]
+    }
     assert told == {
         ("nonzero", "experts"),
         ("nonzero", "bound"),
         ("nonzero", "classes"),
         ("unique", "classes"),
         ("an integer read back", "made up"),
+        ("the gradient of masked_scatter", "within torch"),
     }
     assert trace["integers_read"] >= 1

@@ -172,7 +172,7 @@ def _show(recorded: Recording, answer: Answer, alloc_conf: str | None, console: 
         _show_stack(answer, console)
     if not answer.native:
         console.print(
-            " cudaMallocAsync leaves the work to the driver: these are the numbers of the native allocator.",
+            " cudaMallocAsync leaves the work to the driver: this is a simple model of its pool, not exact.",
             style="yellow",
             highlight=False,
         )

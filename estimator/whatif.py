@@ -8,7 +8,7 @@ from pathlib import Path
 
 from estimator import alloc_conf as conf
 from estimator import recorded_by, snapshot, trace
-from estimator.allocator import UNLIMITED, AllocatorConfig, Replay, ReplayError, replay
+from estimator.allocator import UNLIMITED, AllocatorConfig, Replay, ReplayError, replay, replay_stream_ordered
 from estimator.frames import Frame
 from estimator.held import HeldSegment
 from estimator.rewind import HeldError
@@ -92,8 +92,8 @@ class Answer:
 
     Threads of autograd have no Python stack: then it is the last one before (`oom_stack_is_before`).
     `as_recorded` tells whether the same rules repeat what was recorded, so that the answer can be trusted;
-    `native` is False under `backend:cudaMallocAsync`, which leaves the work to the driver: the replay is then
-    of the native allocator all the same.
+    `native` is False under `backend:cudaMallocAsync`, which leaves the work to the driver: the answer is
+    then that of a simple model of the driver's pool, and not exact.
     """
 
     replayed: Replay
@@ -121,7 +121,11 @@ def ask(
     if fraction is not None:
         config = replace(config, memory_fraction=fraction)
     try:
-        done = replay(recorded.snapshot.events, capacity, config, recorded.initial)
+        events, initial = recorded.snapshot.events, recorded.initial
+        if native:
+            done = replay(events, capacity, config, initial)
+        else:
+            done = replay_stream_ordered(events, int(capacity * (fraction or 1.0)), initial)
     except ReplayError as error:
         raise WhatIfError(f"{recorded.name}: the history contradicts itself: {error}") from None
     oom: list[Frame] = []

@@ -23,6 +23,7 @@ from estimator.allocator.rules import (
     maps_small_pages,
 )
 from estimator.allocator.state import capture, restore
+from estimator.allocator.stream_ordered import replay_stream_ordered
 
 __all__ = [
     "BEFORE",
@@ -46,5 +47,6 @@ __all__ = [
     "capture",
     "maps_small_pages",
     "replay",
+    "replay_stream_ordered",
     "restore",
 ]

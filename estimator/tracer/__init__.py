@@ -46,7 +46,7 @@ def start(configuration: str, known: FrozenSet[str]) -> None:
 
 def _before_torch(spec: Any, settings: Dict[str, Any], run: Any) -> None:
     """Loads the fake device under the torch that is about to be imported."""
-    from . import device, elf, facades
+    from . import backend, device, elf, facades
 
     folder = os.path.dirname(spec.origin)
     try:
@@ -62,6 +62,7 @@ def _before_torch(spec: Any, settings: Dict[str, Any], run: Any) -> None:
             run.cannot_trace(str(error))
         return
     if run is not None:
+        backend.use_native()
         run.device = fake
 
 

@@ -16,7 +16,7 @@ import threading
 import warnings
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
-from . import compile
+from . import backend, compile
 from . import device as fake
 from .life import Life, describe
 from .modules import ModuleCalls
@@ -95,7 +95,7 @@ class Recorder:
             "passes": self.life.told(),
             "only_infers": self.life.only_infers,
             "unknown_calls": self._device.unknown_calls(),
-            "invented": self._device.invented() + compile.assumptions(),
+            "invented": self._device.invented() + compile.assumptions() + backend.assumptions(),
             "read_back": sum(event.kind == fake.READ_BACK for event in events),
         }
         traces = [

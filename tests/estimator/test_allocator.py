@@ -26,6 +26,7 @@ from estimator.allocator import (
     as_recorded,
     capture,
     replay,
+    replay_stream_ordered,
     restore,
 )
 from tests.estimator.recording import Recording
@@ -397,6 +398,24 @@ def test_every_stream_has_room_for_its_expandable_segment():
     for stream in range(8):
         allocator.malloc(stream + 1, MIB, stream)
     assert allocator.reserved == 8 * 2 * MIB
+
+
+def test_the_pool_of_the_driver_has_no_gaps():
+    rows = [
+        (Action.ALLOC, 1, 3 * MIB, 0),
+        (Action.ALLOC, 2, 700, 0),
+        (Action.FREE_REQUESTED, 1, 3 * MIB, 0),
+        (Action.FREE_COMPLETED, 1, 3 * MIB, 0),
+        (Action.ALLOC, 1, 4 * MIB, 1),
+        (Action.SEGMENT_FREE, 9, 2 * MIB, 0),
+        (Action.ALLOC, 3, 1 * MIB, 0),
+    ]
+    history = History(*(list(map(int, column)) for column in zip(*rows, strict=True)))
+    done = replay_stream_ordered(history)
+    assert [segment.size for segment in done.segments] == [4 * MIB, 2 * MIB]
+    assert (done.reserved_peak, done.allocated_peak) == (6 * MIB, 5 * MIB + 1024)
+    assert [block.event for block in done.live] == [4, 1, 6]
+    assert replay_stream_ordered(history, capacity=5 * MIB).oom.event == 4
 
 
 @pytest.mark.parametrize("config", [DEFAULT_CONFIG, replace(DEFAULT_CONFIG, expandable_segments=True)])

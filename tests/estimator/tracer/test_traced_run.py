@@ -269,3 +269,20 @@ def test_a_program_that_comes_to_pytorch_in_the_end_is_traced(traced, tmp_path):
     (tmp_path / "jax.py").write_text("")
     _, trace = traced("import jax\n" + TRAINING, settings={"patience": 1.0})
     assert (trace["end"], trace["steps"]) == ("steps", 3)
+
+
+ON_THE_DRIVERS_POOL = """
+import torch
+x = torch.zeros(1024, 1024, device="cuda")
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    y = x.relu()
+print(torch.cuda.get_allocator_backend())
+"""
+
+
+def test_a_program_on_cuda_malloc_async_runs_on_the_native_allocator_and_its_graphs_have_pools(traced):
+    done, trace = traced(ON_THE_DRIVERS_POOL, PYTORCH_CUDA_ALLOC_CONF="backend:cudaMallocAsync")
+    assert done.stdout.strip() == "native"
+    assert any("cudaMallocAsync" in what for what in trace["invented"])
+    assert {segment["pool"] for segment in trace["private_segments"]} == {1}

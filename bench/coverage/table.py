@@ -18,8 +18,9 @@ Scripts in the style of public training code, run unmodified by `gpumem estimate
 Every script is in `bench/coverage/scripts/`, every row in `bench/coverage/rows/`.
 
 - *status*: `exact`, `bounded` (something was assumed: the last column says what) or `failed`.
-- *wall*: seconds for the whole command, imports included; {jobs} ran at a time on {cores} cores that other
-  programs used as well.
+- *wall*: seconds for the whole command, imports included; some ({jobs} in the last pass) ran at a time on
+  {cores} cores that other programs used as well, so that it tells little. `bench/` has the timings.
+- A row keeps its result until it is run again: not all are of one pass.
 - *host*: the most resident memory of all its processes together.
 - *reserved*: what PyTorch's allocator reserves at most on the GPU ({gpu} where the row names none).
 """

@@ -393,9 +393,9 @@ def execute(order: dict[str, Any], reports: int) -> NoReturn:
         null = os.open("/dev/null", os.O_RDONLY)
         os.dup2(null, 0)
         os.umask(order["umask"])
-        # Python ignores these two, and what is ignored stays ignored after exec.
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        # Python ignores some, `nohup` and a shell's background others: what is ignored stays so after exec.
+        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            signal.signal(number, signal.SIG_DFL)
         os.chdir(order["cwd"])
         os.execvpe(order["command"][0], order["command"], order["environment"])  # noqa: S606
     except (OSError, ValueError, CannotConfine) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -17,6 +18,7 @@ from settings import MIB
 SPLIT_SIZES_MIB = (32, 64, 128, 256, 512)
 DIVISIONS = (2, 4, 8)
 THRESHOLDS = (0.6, 0.8)
+WORTH = 0.01  # of the peak
 VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"
 # what grows with the batch, of the owners at the peak
 OF_THE_BATCH = (Owner.ACTIVATIONS, Owner.INPUTS)
@@ -26,14 +28,14 @@ OF_THE_BATCH = (Owner.ACTIVATIONS, Owner.INPUTS)
 class Advice:
     """One change. `saves_bytes` and `peak_bytes` are of the peak with the CUDA context.
 
-    `kind`: `replay` (of this trace under that setting: exact for the allocator) or `arithmetic` (from the
-    bytes by owner, as `how` says: a guide, to be traced before it is relied on).
+    `kind`: `replay` (of this trace under that setting: exact for the allocator), `retrace` (of the changed
+    job) or `arithmetic` (from the bytes by owner, as `how` says: a guide, to be traced before it is used).
     """
 
     change: str
     saves_bytes: int
     peak_bytes: int
-    kind: Literal["replay", "arithmetic"]
+    kind: Literal["replay", "retrace", "arithmetic"]
     how: str
 
     def to_json(self) -> dict[str, object]:
@@ -53,7 +55,15 @@ def advise(trace: Trace, estimate: Estimate, gpu: GPU) -> list[Advice]:
     Of one option with several values only the best is told; what saves nothing is not told at all.
     """
     found = [*_by_replay(trace, estimate, gpu), *_by_arithmetic(estimate.by_owner, estimate.peak_bytes)]
+    found += _checkpointing(estimate.by_module, estimate.peak_bytes)
     return sorted((one for one in found if one.saves_bytes > 0), key=lambda one: -one.saves_bytes)
+
+
+def retraced(change: str, before: Estimate, after: Estimate) -> Advice:
+    """What a change saves whose job was traced as well."""
+    return Advice(
+        change, before.peak_bytes - after.peak_bytes, after.peak_bytes, "retrace", "the job traced with that"
+    )
 
 
 def _by_replay(trace: Trace, estimate: Estimate, gpu: GPU) -> Iterator[Advice]:
@@ -126,3 +136,25 @@ def _by_arithmetic(by_owner: Mapping[Owner, int], peak: int) -> Iterator[Advice]
         "arithmetic",
         "half of the activations and inputs at the peak; trace the job with that batch to be sure",
     )
+
+
+def _checkpointing(by_module: Mapping[str, int], peak: int) -> Iterator[Advice]:
+    """Repeated layers (`model.layers.3`) that are run again in the backward pass, one at a time.
+
+    What a layer itself allocates (its output, the next one's input) is kept, and the largest layer's inside.
+    """
+    inside: dict[str, dict[str, int]] = {}  # bytes by layer, by the name of the list of layers
+    for name, size in by_module.items():
+        if match := re.match(r"(?:(.*?)\.)?(\d+)\.", name):
+            layers = inside.setdefault(match[1] or "", {})
+            layers[match[2]] = layers.get(match[2], 0) + size
+    for name, layers in inside.items():
+        saved = sum(layers.values()) - max(layers.values())
+        if len(layers) > 1 and saved >= WORTH * peak:
+            yield Advice(
+                f"gradient checkpointing of the {len(layers)} layers in {name or 'the model'}",
+                saved,
+                peak - saved,
+                "arithmetic",
+                "activations inside of all layers but the largest; trace the job with it to be sure",
+            )

@@ -107,6 +107,14 @@ def estimate(
         typer.Option(metavar="OPTIONS", help="Options as on sbatch's command line, such as '-N2 -G8'."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the estimate as a JSON object.")] = False,
+    batch_option: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="With --advise: the script's option for its batch, such as --batch-size; "
+            "the job is traced once more with half of it.",
+        ),
+    ] = None,
     advise: Annotated[
         bool, typer.Option("--advise", help="Tell which settings would save memory, and how much.")
     ] = False,
@@ -149,6 +157,7 @@ def estimate(
             config,
             outputs,
             advise,
+            batch_option,
         )
     except _Failed as failed:
         if as_json:
@@ -176,16 +185,19 @@ def _estimate(
     config: Path | None,
     outputs: Outputs,
     advise: bool,
+    batch_option: str | None,
 ) -> None:
     import settings
     from estimator import report, sandbox, sbatch_options, trace_run
     from estimator.advice import advise as advice_for
+    from estimator.advice import retraced
     from estimator.batch_script import NotABatchScript
     from estimator.catalog import CatalogError, load
     from estimator.dry_run import Launch
     from estimator.estimate import EstimateError
     from estimator.estimate import estimate as estimated
     from estimator.outputs import OutputError, largest
+    from estimator.smaller_batch import NoSuchOption, halved
 
     try:
         configured = settings.load(config)
@@ -226,10 +238,17 @@ def _estimate(
         title = shlex.join(words) if is_command else launch.name
         outputs.write(traced.traces, f"{launch.name} on {gpu.name}")
         advice = advice_for(largest(traced.traces), result, gpu) if advise else []
+        if advise and batch_option:
+            with halved(launch, batch_option) as (smaller, change):
+                with _progress(f"{launch.name} with {change}") as watch:
+                    again = trace_run.run(smaller, gpu, limits, os.environ, watch)
+                other = estimated(again.traces, gpu, limits, again.wall_s, again.failures)
+                advice.insert(0, retraced(change, result, other))
     except (
         settings.SettingsError,
         CatalogError,
         EstimateError,
+        NoSuchOption,
         NotABatchScript,
         OutputError,
         sandbox.Refused,

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from estimator import catalog, report
-from estimator.advice import _joined, advise
+from estimator.advice import _checkpointing, _joined, advise
 from estimator.allocator import DEFAULT_CONFIG, replay
 from estimator.estimate import estimate
 from settings import Estimate as Settings
@@ -75,3 +75,14 @@ def test_the_text_and_the_json(gpu):
     assert set(advice[0].to_json()) == {"change", "saves_bytes", "peak_bytes", "kind", "how"}
     report.show_advice([], console)
     assert "No setting would save memory." in console.file.getvalue()
+
+
+def test_checkpointing_keeps_the_inputs_of_layers_and_the_largest_of_them():
+    by_module = {
+        "model.layers.0": 7, "model.layers.0.mlp": 100, "model.layers.0.attn.q": 20,
+        "model.layers.1.mlp": 130, "model.layers.2.mlp": 100, "head": 500, "blocks.0.x": 40,
+    }  # fmt: skip
+    (found,) = _checkpointing(by_module, 1000)
+    assert "3 layers in model.layers" in found.change
+    assert (found.saves_bytes, found.peak_bytes, found.kind) == (220, 780, "arithmetic")
+    assert not list(_checkpointing(by_module, 1_000_000))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,9 @@ from testbed import users
 from testbed.cluster import Cluster, make_folder
 from testbed.site import Site
 from testbed.users import User
+
+# The benchmarks are not installed: they are taken from the checkout, and what they measure is not.
+sys.path.append(str(Path(__file__).parents[1]))
 
 
 @pytest.fixture(scope="session")

@@ -52,17 +52,18 @@ def test_what_a_script_starts(project: Caller) -> None:
     plan = json.loads(done.stdout)
     assert plan["problems"] == []
     assert (plan["nodes"], plan["tasks"], plan["gpus_per_node"]) == (2, 2, 4)
-    programs = {" ".join(one["command"]): one for one in plan["programs"]}
+    # a launcher's own interpreter may be called python3
+    programs = {" ".join(["python", *one["command"][1:]]): one for one in plan["programs"]}
     assert list(programs) == [
         "python prepare.py",
         "python -c import torch; print(torch.cuda.device_count())",
-        "python3 train.py --rate 1",
-        "python3 train.py --rate 2",
+        "python train.py --rate 1",
+        "python train.py --rate 2",
         "python -m pkg --fast",
         "python broken.py",
     ]
     assert programs["python prepare.py"]["framework"] is None
-    train = programs["python3 train.py --rate 1"]
+    train = programs["python train.py --rate 1"]
     assert (train["framework"], train["ranks"], train["via"]) == ("PyTorch", 8, ["srun", "torchrun"])
     assert train["environment"]["OMP_NUM_THREADS"] == "8"
     assert train["environment"]["WANDB_API_KEY"] == "..."

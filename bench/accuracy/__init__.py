@@ -1,0 +1,1 @@
+"""Accuracy against measured memory, beside every other estimator: see docs/accuracy.md."""

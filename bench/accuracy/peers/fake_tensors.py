@@ -1,0 +1,48 @@
+"""PyTorch's own answer: the job's script on fake tensors under `torch.distributed._tools.mem_tracker`.
+
+MemTracker adds up the tensors that are alive; it knows no cached memory, workspaces or context. It was made
+for machines with a GPU: without one PyTorch refuses the backward pass of fake CUDA tensors, so the script
+runs on gpumem's fake device here, which MemTracker never calls.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench import fake_device, processes
+from bench.accuracy.jobs import ROOT
+
+SCRIPT = Path(__file__).parent / "scripts" / "tracked.py"
+STEPS = 2
+
+
+class TrackError(Exception):
+    """The script cannot be run on fake tensors; the text is the last line of its error."""
+
+
+def track(
+    command: Sequence[str], python: str = sys.executable, timeout_s: float = 600
+) -> tuple[int, processes.Used]:
+    """Peak of a script's tensors (bytes), and what the whole run took; `command` is as in `Job`.
+
+    Raises:
+        TrackError: it failed or took too long.
+    """
+    with tempfile.TemporaryDirectory(prefix="gpumem-bench-") as folder:
+        environment = fake_device.environment(Path(folder)) | {"OMP_NUM_THREADS": "1"}
+        try:
+            used = processes.run([python, SCRIPT, str(STEPS), *command], ROOT, environment, timeout_s)
+        except subprocess.CalledProcessError as error:
+            raise TrackError(_last_line(error.stderr)) from None
+        except subprocess.TimeoutExpired:
+            raise TrackError(f"not done after {timeout_s:.0f} s") from None
+    return int(used.output), used
+
+
+def _last_line(text: str | None) -> str:
+    lines = [line for line in (text or "").splitlines() if line.strip()]
+    return lines[-1][:300] if lines else "no error was told"

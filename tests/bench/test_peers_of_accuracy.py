@@ -1,0 +1,135 @@
+"""The other estimators, on a model that is small enough to be counted by hand."""
+
+import math
+
+import pytest
+
+from bench.accuracy import peers
+from bench.accuracy.census import Census, Layer
+from bench.accuracy.jobs import Job
+from bench.accuracy.peers import learned
+
+BATCH = 4
+# Linear(10, 20), ReLU, Dropout, Linear(20, 5): 220 + 105 parameters
+LAYERS = (
+    Layer("Linear", 220, 40, 80),
+    Layer("ReLU", 0, 80, 80),
+    Layer("Dropout", 0, 80, 80),
+    Layer("Linear", 105, 80, 20),
+)
+CENSUS = Census({"float32": 325}, {"int64": 1}, 4, LAYERS, 40)
+
+
+def job(model: str = "small", optimizer: str = "Adam", dataset: str = "xmem", **others: object) -> Job:
+    settings: dict[str, object] = {
+        "dataset": dataset,
+        "name": f"{model}-{optimizer}",
+        "model": model,
+        "batch": BATCH,
+        "optimizer": optimizer,
+        "gpu": "a100-40gb",
+        "truth_bytes": 1,
+        "published": {},
+        "command": (),
+        "capped": False,
+    }
+    return Job(**(settings | others))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("peer", "expected"),
+    [
+        ("accelerate", 4 * 4 * 325),
+        ("DeepSpeed", 20 * 325),
+        ("Horus", 4 * (260 + 325 + BATCH * 325)),
+        # weights, gradients, two moments, a buffer; four results, and the mask of the dropout
+        ("factorised", 4 * 325 * 4 + 8 + 260 * 4 + 80),
+    ],
+)
+def test_formulas_on_a_model_counted_by_hand(peer: str, expected: int):
+    assert peers.PEERS[peer](job(), CENSUS) == expected
+
+
+def test_factorised_knows_what_the_optimizer_keeps():
+    def answer(**which: str) -> int:
+        found = peers.PEERS["factorised"](job(**which), CENSUS)
+        assert found is not None
+        return found
+
+    tensor = 4 * 325
+    plain = answer(optimizer="SGD")
+    assert answer(optimizer="Adagrad") == plain + tensor
+    assert answer(optimizer="AdamW") == plain + 2 * tensor
+    assert answer(optimizer="SGD", dataset="timm") == plain + tensor  # with momentum
+    assert peers.PEERS["factorised"](job(optimizer="optimizer"), CENSUS) is None
+
+
+def test_factorised_counts_indices_of_pooling_and_no_views():
+    assert peers.layers.activation_bytes(Layer("MaxPool2d", 0, 40, 10)) == 10 * (4 + 8)
+    assert peers.layers.activation_bytes(Layer("Flatten", 0, 40, 40)) == 0
+
+
+def test_every_peer_tells_its_source():
+    assert {*peers.PEERS, *peers.LEARNED, peers.TRACKED} <= peers.SOURCES.keys()
+
+
+def test_folds_never_share_an_architecture():
+    models = [name for k in range(30) for name in [f"timm/res_net{k}"] * (k % 4 + 1) + [f"ResNet{k}"]]
+    fold_of = learned.folds_by_model(models)
+    folds = [
+        {learned.architecture(m) for m, f in zip(models, fold_of, strict=True) if f == k} for k in range(5)
+    ]
+    assert all(folds)
+    assert sum(len(names) for names in folds) == len(set().union(*folds)) == 30
+    sizes = [fold_of.count(k) for k in range(5)]
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_fewer_models_than_folds_cannot_be_split():
+    with pytest.raises(ValueError, match="2 models cannot be split into 5 folds"):
+        learned.folds_by_model(["a", "b", "A"])
+
+
+def test_a_range_is_that_of_the_data_set():
+    assert learned.range_of(job(truth_bytes=7999 * learned.MIB)) == 0
+    assert learned.range_of(job(truth_bytes=8000 * learned.MIB)) == 1
+    assert learned.range_of(job(truth_bytes=99_000 * learned.MIB)) == learned.RANGES - 1
+    assert learned.range_of(job(dataset="mlp", truth_bytes=1500 * learned.MIB)) == 1
+
+
+def test_answers_never_come_from_rows_of_the_same_model(monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("torch")
+    rows = [
+        (job(f"model{k % 10}", name=str(k), truth_bytes=10**9 * (k % 10 + 1), capped=k == 3), CENSUS)
+        for k in range(40)
+    ]
+    taught: list[set[str]] = []
+    asked: list[set[str]] = []
+    fit, predict = learned.fit, learned.predict
+
+    def fitted(inputs, jobs):
+        assert not any(one.capped for one in jobs)
+        taught.append({one.model for one in jobs})
+        return fit(inputs, jobs, steps=2)
+
+    def predicted(network, inputs, jobs):
+        asked.append({one.model for one in jobs})
+        return predict(network, inputs, jobs)
+
+    monkeypatch.setattr(learned, "fit", fitted)
+    monkeypatch.setattr(learned, "predict", predicted)
+    answers = learned.out_of_fold(rows)
+    assert answers.keys() == {("xmem", str(k)) for k in range(40)}
+    assert len(taught) == learned.FOLDS
+    assert all(not known & new for known, new in zip(taught, asked, strict=True))
+
+
+def test_the_network_learns_a_law():
+    torch = pytest.importorskip("torch")
+    jobs = [job(name=str(k), truth_bytes=int(10**9 * math.exp(k / 60))) for k in range(200)]
+    inputs = torch.tensor([[k / 40, 1.0] for k in range(200)])
+    answers = learned.predict(learned.fit(inputs, jobs, steps=250), inputs, jobs)
+    errors = sorted(abs(answers["xmem", one.name].regressed_bytes / one.truth_bytes - 1) for one in jobs)
+    assert errors[len(errors) // 2] < 0.03
+    ranges = [answers["xmem", one.name].range_bytes >= one.truth_bytes for one in jobs]
+    assert sum(ranges) > 0.9 * len(jobs)

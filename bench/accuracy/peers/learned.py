@@ -1,12 +1,12 @@
 """A learned estimator with the features of GPUMemNet, tested on models that it has not seen.
 
-Source: github.com/itu-rad/GPUMemNet and arXiv:2602.17817. Features: depth, activations of a sample and of the
-batch, parameters, batch size, how many layers of each kind there are, and which activation function. Network:
-an ensemble of small multilayer perceptrons whose outputs are averaged. Task: the range of 8,000 MiB (1,000
-MiB for the random MLPs) that the peak lies in; the upper end of it is what a job would be given. Beside it
-is the same network as a regressor of the peak's logarithm, which is kinder to a relative error than ranges are.
-Ours are the sizes of the layers, the training, the optimizer's states as a feature, and one network for all
-data sets, which is told them apart (they measure from different zeros).
+Source: github.com/itu-rad/GPUMemNet and arXiv:2602.17817. Features: depth, activations of a sample and of
+the batch, parameters, batch size, how many layers of each kind there are, and which activation function.
+Network: an ensemble of small multilayer perceptrons whose outputs are averaged. Task: the range of 8,000
+MiB (1,000 MiB for the random MLPs) that the peak lies in; the upper end of it is what a job would be given.
+Beside it is the same network as a regressor of the peak's logarithm, which is kinder to a relative error
+than ranges are. Ours are the sizes of the layers, the training, the optimizer's states as a feature, and
+one network for all data sets, which is told them apart (they measure from different zeros).
 
 The rows are split by model, for k folds: every answer comes from a network that was trained without any row
 of that model, in whatever data set and at whatever batch size. Features are scaled by the rows trained on

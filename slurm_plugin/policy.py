@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from estimator import essence
 from estimator.catalog import GPU, normalised
 from settings import GIB, MIB, Estimate, Partition, Settings
 from slurm_plugin import gres
@@ -191,9 +192,9 @@ def fingerprint(submission: Submission, partition: Partition, estimate: Estimate
         if not _PASSING_VARIABLES.fullmatch(name)
     }
     what = [
-        1,  # version of this list
+        2,  # version of this list
         submission.uid,
-        submission.script,
+        essence.of_script(submission.script or ""),
         submission.argv[1:],  # the script itself is there as text
         submission.work_dir,
         (submission.array_inx or "").partition("%")[0],

@@ -168,6 +168,7 @@ def test_the_fingerprint_is_about_the_work_only() -> None:
     same = [
         {"name": "other", "tres_per_node": "", "tres_per_job": "gres:gpu:1", "comment": "x"},
         {"argv": ["/elsewhere/train.sh", "--lr", "3"]},
+        {"script": job().script.replace("\n", "\n#SBATCH -J other -o log/%j\n# a remark\n", 1)},
         {"environment": {"SLURM_JOB_ID": "7", "TMPDIR": "/tmp/17", "PATH": "/bin", "SSH_TTY": "x"}},
     ]
     other = [

@@ -19,8 +19,8 @@ from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
 SOURCES = ROOT / "estimator" / "fake_cuda"
-# libraries of one source each; all other sources make libgpumem_cuda.so
-ALONE = {"nvml.cpp": "libnvidia-ml.so.1", "start.cpp": "libgpumem_start.so"}
+# small libraries; all other sources make libgpumem_cuda.so
+ALONE = {"libnvidia-ml.so.1": ["nvml.cpp"], "libgpumem_start.so": ["start.cpp", "opened.cpp"]}
 FLAGS = ["-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti"]
 WARNINGS = ["-Wall", "-Wextra", "-Werror"]
 # Loaded into other people's Python: bring no C++ runtime that could stand in the way of theirs.
@@ -80,8 +80,8 @@ def build_libraries(folder: Path, objects: Path) -> None:
     objects.mkdir(parents=True, exist_ok=True)
     sources = sorted(SOURCES.glob("*.cpp"))
     compiled = dict(zip((source.name for source in sources), compile_sources(sources, objects), strict=True))
-    for source, soname in ALONE.items():
-        link([compiled.pop(source)], soname, folder)
+    for soname, own in ALONE.items():
+        link([compiled.pop(source) for source in own], soname, folder)
     link(list(compiled.values()), "libgpumem_cuda.so", folder)
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from estimator import batch_script, failure, folders, job_array, layout, sandbox, shims, starter
+from estimator import batch_script, failure, folders, inputs, job_array, layout, sandbox, shims, starter
 from estimator.batch_script import BatchScript
 from estimator.catalog import GPU
 from estimator.job_array import JobArray
@@ -112,7 +112,7 @@ class DryRun:
             environment=self.environment,
             out_dir=self.out,
             files=self.folder,
-            preload=starter.write(self.folder / "start", file),
+            preload=starter.write(self.folder / "start", file, notes=self.out / inputs.NOTES),
             covers=shims.covered(self.folder / "bin", self.search_path),
             discard=_writable(self.launch.cwd, self.environment),
             limits=sandbox.Limits(

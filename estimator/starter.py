@@ -10,17 +10,19 @@ LIBRARY = HERE / "fake_cuda" / "lib" / "libgpumem_start.so"
 CODE = HERE / "tracer" / "start.py"
 
 
-def write(folder: Path, configuration: Path, code: Path = CODE) -> Path:
+def write(folder: Path, configuration: Path, code: Path = CODE, notes: Path | None = None) -> Path:
     """Makes `folder` with the library, and beside it the file `start` that it reads (see `start.cpp`).
 
     Args:
         folder: must not exist.
         configuration: what `code` is given.
         code: the Python code that every interpreter runs first.
+        notes: where programs note the files that they read (see `opened.py`).
 
     Returns:
         The library, to be preloaded.
     """
     folder.mkdir()
-    (folder / "start").write_text(f"{code}\n{configuration}\n", encoding="utf-8")
+    order = [code, configuration] if notes is None else [code, configuration, notes]
+    (folder / "start").write_text("".join(f"{line}\n" for line in order), encoding="utf-8")
     return Path(shutil.copy(LIBRARY, folder))

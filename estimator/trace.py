@@ -152,7 +152,7 @@ class UserError(_Model):
 
 
 class InputFile(_Model):
-    """A file of the user that the run read; the estimate holds while size and time, or content, stay."""
+    """A file that the run depends on; the estimate holds while size and time, or content, stay."""
 
     path: Text
     size: Count

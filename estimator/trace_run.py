@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from estimator import dry_run, failure, job_array, sandbox, shims, staging, trace
+from estimator import dry_run, failure, inputs, job_array, sandbox, shims, staging, trace
 from estimator.catalog import GPU
 from estimator.dry_run import Launch
 from estimator.job_array import JobArray
@@ -75,18 +75,18 @@ def run(
     if array is None or array.count == 1 or launch.array_task is not None:
         return first
     script = launch.script.path.read_text("utf-8", "replace") if launch.script else ""
-    read = [Path(file.path) for one in first.traces for file in one.inputs]
+    read = [Path(file.path) for one in first.traces for file in one.inputs if not inputs.is_of_package(file)]
     if not job_array.may_differ(script, launch.command, launch.cwd, read):
         return first
     left_s = settings.timeout_s - first.wall_s
-    inputs = [file for one in first.traces for file in one.inputs]
+    files = [file for one in first.traces for file in one.inputs]
     if left_s < first.wall_s:
-        raise TraceFailed("tasks of the array may differ, and there is no time to trace two of them", inputs)
+        raise TraceFailed("tasks of the array may differ, and there is no time to trace two of them", files)
     try:
         limits = settings.model_copy(update={"timeout_s": int(left_s)})
         last = _of_ranks(replace(launch, array_task=array.last), gpu, limits, environment, watch)
     except TraceFailed as failed:
-        raise TraceFailed(f"task {array.last} of the array: {failed}", (*inputs, *failed.inputs)) from None
+        raise TraceFailed(f"task {array.last} of the array: {failed}", (*files, *failed.inputs)) from None
     return _of_two_tasks(array, first, last)
 
 
@@ -172,6 +172,7 @@ def _run(
     middle: bool,
 ) -> Traced:
     """One dry run, for the first or the middle rank."""
+    began_ns = time.time_ns()
     try:
         with dry_run.prepared(launch, gpu, environment, middle=middle) as place:
             traced = {
@@ -187,9 +188,13 @@ def _run(
             folder = place.folder
             skipped = staging.skipped(place.out, shims.NETWORK)
             contained = staging.of_container(launch.name, place.out)
+            noted = inputs.noted(place.out, folder)
             traces = tuple(_without_copy(one, folder) for one in trace.read_all(place.out))
     except (FileNotFoundError, trace.TraceError) as error:
         raise TraceFailed(str(error)) from None
+    made_of = [file.path for one in traces for file in one.inputs]
+    files = inputs.of_paths((*noted, *made_of), began_ns)
+    traces = tuple(one.model_copy(update={"inputs": files}) for one in traces)
     if any(one.end == "deadline" for one in traces) and outcome.end == "exit":
         outcome = replace(outcome, end="timeout")  # its programs were ended just before
     tail = _COLOURS.sub("", outcome.tail).replace(f"{folder}/job/", "")
@@ -200,7 +205,7 @@ def _run(
         ) or failure.of_absence(launch.name, launch.cwd, script, tail, traces)
         reason = contained or reason
         reason += staging.explain(reason, skipped, tail, launch.cwd)
-        raise TraceFailed(reason, [file for one in traces for file in one.inputs])
+        raise TraceFailed(reason, files)
     failed = failure.of_outcome(launch.name, launch.cwd, settings, outcome, tail)
     if outcome.end == "timeout":
         failed = f"{launch.name} was stopped after {settings.timeout_s} s: a later part of it may need more"

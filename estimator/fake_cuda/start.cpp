@@ -1,18 +1,20 @@
 // Starts the tracer in every Python of a dry run, however that is started: `env -i`, `python -I`, `-E`, `-S`, an
 // overwritten PYTHONPATH or LD_PRELOAD change nothing. The contained file system names this library in
-// /etc/ld.so.preload, so each program loads it; in all but Python it does nothing.
+// /etc/ld.so.preload, so each program loads it; in all but Python it only notes which files are read (opened.cpp).
 //
 // Python's own way in is an audit hook (PEP 578), which may be added before the interpreter is initialised. The
 // first event that comes with a working interpreter is the import of `site`; with -S, the start of the program.
 //
-// A file `start` beside this library holds the path of the Python code to run and, on the next line, what that
-// code finds as `configuration`.
+// A file `start` beside this library holds the path of the Python code to run; on the next line, what that code finds
+// as `configuration`; and on a third, if files are to be noted, where.
 
 #include <dlfcn.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+
+#include "opened.h"
 
 namespace {
 
@@ -48,7 +50,7 @@ struct Python {
 
 Python g_python;
 bool g_started = false;
-char g_code[4096], g_configuration[4096];
+char g_code[4096], g_configuration[4096], g_notes[4096];
 
 bool read_line(FILE* file, char* line, int size) {
   if (!std::fgets(line, size, file)) return false;
@@ -68,6 +70,7 @@ bool read_order() {
   if (!file) return false;
   const bool whole =
       read_line(file, g_code, sizeof g_code) && read_line(file, g_configuration, sizeof g_configuration);
+  if (whole && read_line(file, g_notes, sizeof g_notes)) note_opened_files(g_notes);
   std::fclose(file);
   return whole;
 }
@@ -119,7 +122,7 @@ int heard(const char* event, Object* arguments, void*) {
 
 __attribute__((constructor)) void loaded() {
   int (*add_hook)(int (*)(const char*, Object*, void*), void*);
-  if (find(add_hook, "PySys_AddAuditHook") && g_python.found() && read_order()) add_hook(heard, nullptr);
+  if (read_order() && find(add_hook, "PySys_AddAuditHook") && g_python.found()) add_hook(heard, nullptr);
 }
 
 }  // namespace

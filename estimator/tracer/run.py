@@ -15,7 +15,7 @@ from typing import Any, Dict, List, Optional
 
 from . import alarm, ranks, torch_import
 from .datasets import MadeUp
-from .inputs import OpenedFiles, is_installed
+from .inputs import is_installed, of_program
 
 FORMAT = 1
 MAX_PLACES = 20
@@ -36,7 +36,6 @@ class TracedRun:
     def __init__(self, settings: Dict[str, Any], alone: ranks.Alone) -> None:
         self._settings, self._alone = settings, alone
         self._started_ns = time.time_ns()
-        self._files = OpenedFiles()
         self._made_up = MadeUp()
         self._reason: Optional[str] = None
         self._recorder: Any = None
@@ -52,7 +51,6 @@ class TracedRun:
 
     def begin(self) -> None:
         """Called before any code of the user runs; its `atexit` call is therefore the last one."""
-        self._files.watch()
         self._made_up.watch()
         self._remember_exit_code()
         self._watch_ways_out()
@@ -161,7 +159,7 @@ class TracedRun:
             "cuda_version": getattr(version, "cuda", None),
             "end": end,
             "error": _describe(_uncaught()) if end == "exception" else None,
-            "inputs": self._files.listed(),
+            "inputs": of_program(),
             "made_up": self._made_up.listed(),
             "events": None,
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import pty
@@ -43,6 +44,12 @@ def failed(done: subprocess.CompletedProcess[str]) -> str:
     return line.removeprefix("gpumem: ")
 
 
+def own_inputs(caller: Caller, told: dict[str, Any]) -> list[str]:
+    """The inputs in the user's folder, by their names there."""
+    paths = [Path(file["path"]) for file in told["inputs"]]
+    return sorted(str(path.relative_to(caller.work)) for path in paths if caller.work in path.parents)
+
+
 def test_a_training_script_is_estimated_and_its_folder_stays_as_it_was(ordinary: Caller) -> None:
     ordinary.file("train.py", TRAINING)
     name = script(ordinary, "set -e", "mkdir -p results", f"srun -n 1 {PYTHON} train.py > results/out.txt")
@@ -54,7 +61,8 @@ def test_a_training_script_is_estimated_and_its_folder_stays_as_it_was(ordinary:
     assert estimate["gpu"] == "NVIDIA A100 80GB PCIe"
     assert estimate["by_owner"]["parameters"] == 1024 * 1024 * 4
     assert sum(estimate["by_owner"].values()) == estimate["reserved_peak_bytes"]
-    assert [file["path"] for file in estimate["inputs"]] == [str(ordinary.work / "train.py")]
+    assert own_inputs(ordinary, estimate) == ["train.py"]
+    assert any(file["path"].endswith("/torch/version.py") for file in estimate["inputs"])
     assert tree(ordinary.work) == before
 
 
@@ -149,6 +157,40 @@ def test_the_one_reason_of_a_failure(ordinary: Caller, program: str, reason: str
     assert told.startswith(reason)
 
 
+WITH_DATA = """
+import multiprocessing, runpy, sys
+def read():
+    open("data/by-worker").read()
+worker = multiprocessing.get_context("fork").Process(target=read)
+worker.start()
+worker.join()
+open("data/made").read(), open("data/changed").read()
+open("data/log", "w").write("x")
+"""
+
+
+def test_what_programs_of_all_kinds_read_is_an_input(ordinary: Caller) -> None:
+    for name in ("by-shell", "by-cat", "by-worker", "changed", "log", "unread"):
+        ordinary.file(f"data/{name}", "TRAIN=train.py\n")
+    ordinary.file("train.py", WITH_DATA + TRAINING)
+    ordinary.file("run.sh", f"{PYTHON} $TRAIN\n")
+    lines = [
+        "source data/by-shell",
+        "cat data/by-cat > data/made",
+        "echo 2 >> data/changed",
+        "bash run.sh",
+    ]
+    done = ordinary.gpumem(
+        "estimate", *GPU, "--json", "--steps", "2", script(ordinary, "set -e", "export TRAIN", *lines)
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    told = json.loads(done.stdout)
+    read = ["data/by-cat", "data/by-shell", "data/by-worker", "data/changed", "run.sh", "train.py"]
+    assert own_inputs(ordinary, told) == read
+    changed = next(file for file in told["inputs"] if file["path"].endswith("/changed"))
+    assert changed["sha256"] == hashlib.sha256(b"TRAIN=train.py\n").hexdigest()  # as it is outside
+
+
 def test_a_failure_as_json_names_the_files_that_it_depends_on(ordinary: Caller) -> None:
     ordinary.file("train.py", "open('data/train.bin')\n")
     done = ordinary.gpumem("estimate", *GPU, "--json", script(ordinary, "python3 train.py"))
@@ -156,7 +198,7 @@ def test_a_failure_as_json_names_the_files_that_it_depends_on(ordinary: Caller) 
     told = json.loads(done.stdout)
     assert told["status"] == "failed"
     assert told["reason"] == "train.py line 1: FileNotFoundError: data/train.bin"
-    assert [file["path"] for file in told["inputs"]] == [str(ordinary.work / "train.py")]
+    assert own_inputs(ordinary, told) == ["train.py"]
 
 
 def test_a_misspelt_program_in_a_script_that_goes_on(ordinary: Caller) -> None:

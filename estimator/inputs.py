@@ -1,0 +1,80 @@
+"""What an estimate depends on: the files that the programs of a dry run read, as they are outside of it.
+
+What a job writes itself, and then reads, follows from the rest: it is not there outside, and left out. Of a
+file that it changes, the state before counts. Lists of paths are written in the sandbox, and not trusted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from estimator.trace import InputFile
+
+NOTES = "opened"  # the file in which programs note what they open, see fake_cuda/opened.cpp
+LIMIT = 2000
+MOST_NOTED = 4 * 1024**2  # bytes
+HASHED_FILE, HASHED_TOTAL = 1024**2, 16 * 1024**2  # bytes: code and configuration, not data
+CHANGING = -1  # a modification time that no file has
+OURS = f"{Path(__file__).resolve().parent}/"
+
+
+def noted(folder: Path, *without: Path) -> list[str]:
+    """The paths that were noted in `folder`, but for what lies in one of the folders `without`."""
+    try:
+        descriptor = os.open(folder / NOTES, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return []
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return []
+        paths = file.read(MOST_NOTED).split(b"\0")[:-1]
+    left_out = (OURS, *(f"{place}/" for place in without))
+    found = dict.fromkeys(os.path.normpath(os.fsdecode(path)) for path in paths)
+    return [path for path in found if not path.startswith(left_out) and not path.endswith(".pyc")]
+
+
+def of_paths(paths: Iterable[str], since_ns: int) -> tuple[InputFile, ...]:
+    """The regular files among `paths` (bytes, Unix time in ns, SHA-256 of small ones).
+
+    One that somebody changed after `since_ns`, while it was perhaps read, is never found unchanged later.
+    """
+    return tuple(_files(dict.fromkeys(paths), since_ns))
+
+
+def is_of_package(file: InputFile) -> bool:
+    """Whether it was installed, and is not the user's own work."""
+    return "/site-packages/" in file.path or "/dist-packages/" in file.path
+
+
+def _files(paths: Iterable[str], since_ns: int) -> Iterator[InputFile]:
+    left = HASHED_TOTAL
+    count = 0
+    for path in paths:
+        try:
+            status = os.stat(path)  # noqa: PTH116 - as `known.py` looks at it again
+        except (OSError, ValueError):
+            continue
+        if not stat.S_ISREG(status.st_mode) or len(path) > 4096:
+            continue
+        count += 1
+        if count > LIMIT:
+            return
+        digest, changed = None, status.st_mtime_ns
+        if changed >= since_ns:
+            changed = CHANGING
+        elif status.st_size <= min(left, HASHED_FILE):
+            digest = _sha256(path)
+            left -= status.st_size
+        yield InputFile(path=path, size=status.st_size, mtime_ns=changed, sha256=digest)
+
+
+def _sha256(path: str) -> str | None:
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123
+            return hashlib.sha256(file.read(HASHED_FILE)).hexdigest()
+    except OSError:
+        return None

@@ -6,7 +6,7 @@ import sys
 from datetime import datetime
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,8 +19,13 @@ _TIMEOUT_S = 10.0
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
-@app.command(context_settings={"help_option_names": ["-h", "--help"]})
+_HELP = {"help_option_names": ["-h", "--help"]}
+_CONFIG = typer.Option(help="Default: $GPUMEM_CONFIG or /etc/gpumem/gpumem.toml.")
+
+
+@app.callback(invoke_without_command=True, context_settings=_HELP)
 def hist(
+    context: typer.Context,
     user: Annotated[str | None, typer.Option(help="Only jobs of this user.")] = None,
     since: Annotated[
         str | None, typer.Option(help="Only jobs since 2026-01-31, or for 7d, 12h, 30m.")
@@ -28,14 +33,14 @@ def hist(
     script: Annotated[str | None, typer.Option(help="Only scripts with this in their name.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many jobs.")] = 50,
     json: Annotated[bool, typer.Option("--json", help="Print everything that is known, as JSON.")] = False,
-    config: Annotated[
-        Path | None, typer.Option(help="Default: $GPUMEM_CONFIG or /etc/gpumem/gpumem.toml.")
-    ] = None,
+    config: Annotated[Path | None, _CONFIG] = None,
 ) -> None:
     """Lists jobs, newest first: what they asked for, got, and how much GPU memory they really needed.
 
     You see your own jobs; an admin of gpumem sees all.
     """
+    if context.invoked_subcommand is not None:
+        return
     from pydantic import ValidationError
 
     from history.wire import JobsQuery
@@ -58,6 +63,35 @@ def hist(
         from history.table import print_table
 
         print_table(jobs)
+
+
+@app.command(context_settings=_HELP)
+def calibration(
+    json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+    config: Annotated[Path | None, _CONFIG] = None,
+) -> None:
+    """Shows what gpumemd has learned about the margin of its estimates, for admins.
+
+    One line for each GPU model, status of the estimate and kind of script (new, or seen before): how many
+    measured jobs count, the margin that follows, and how many jobs needed more than they were promised.
+    """
+    from history.wire import Calibrated
+    from settings import SettingsError, load
+
+    try:
+        answer = Calibrated.model_validate(_ask(load(config), "/v1/calibration", {}))
+    except (SettingsError, HistoryUnavailable) as error:
+        print(f"gpumem-hist: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    except ValueError as error:
+        print(f"gpumem-hist: not an answer of gpumemd: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    if json:
+        print(answer.model_dump_json(indent=2))
+    else:
+        from history.table import print_calibration
+
+        print_calibration(answer)
 
 
 class HistoryUnavailable(Exception):
@@ -84,25 +118,36 @@ def _jobs(settings: Settings, query: JobsQuery) -> list[JobRecord]:
     """Asks the service; else reads the database, if this user may."""
     from pydantic import ValidationError
 
-    from history.client import Refused, Unreachable, get
+    from history.client import Unreachable
     from history.wire import Jobs
 
-    service = _service(settings)
     try:
-        answer = get(
-            service,
-            "/v1/jobs",
-            query.model_dump(mode="json"),
+        return Jobs.model_validate(_ask(settings, "/v1/jobs", query.model_dump(mode="json"))).jobs
+    except HistoryUnavailable as error:
+        if not isinstance(error.__cause__, Unreachable):
+            raise
+        return _read_database(settings, query, str(error))
+    except ValidationError as error:
+        reason = error.errors()[0]["msg"]
+        raise HistoryUnavailable(f"{_service(settings)}: not an answer of gpumemd: {reason}") from None
+
+
+def _ask(settings: Settings, path: str, query: dict[str, Any]) -> Any:
+    """What the service answers; HistoryUnavailable is because of `Unreachable` where it does not."""
+    from history.client import Refused, Unreachable, get
+
+    try:
+        return get(
+            _service(settings),
+            path,
+            query,
             timeout_s=_TIMEOUT_S,
             munge_socket=settings.slurm.munge_socket,
         )
-        return Jobs.model_validate(answer).jobs
     except Unreachable as error:
-        return _read_database(settings, query, str(error))
+        raise HistoryUnavailable(str(error)) from error
     except Refused as error:
         raise HistoryUnavailable(f"gpumemd refuses: {error}") from None
-    except ValidationError as error:
-        raise HistoryUnavailable(f"{service}: not an answer of gpumemd: {error.errors()[0]['msg']}") from None
     except ValueError as error:
         raise HistoryUnavailable(f"measurement.service: {error}") from None
 

@@ -132,6 +132,14 @@ class Decision(Base, kw_only=True):
     job_id: Mapped[int | None] = mapped_column(BigInteger, default=None)
     estimate_id: Mapped[str | None] = mapped_column(ForeignKey("estimates.id"), default=None)
     held_s: Mapped[float | None] = mapped_column(Double, default=None)
+    needed_bytes: Mapped[int | None] = mapped_column(BigInteger, default=None)
+    """What was estimated of what `got` is made for: the peak, or the least that the job runs in."""
+    promised_bytes: Mapped[int | None] = mapped_column(BigInteger, default=None)
+    """That and its margin, before it was rounded up to shards."""
+    limit_bytes: Mapped[int | None] = mapped_column(BigInteger, default=None)
+    """What the memory guard holds the job to, CUDA context included; null: nothing does."""
+    out_of_memory: Mapped[bool | None] = mapped_column(default=None)
+    """Whether the job failed and said that GPU memory ran out; null: not known."""
     request: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True), repr=False, default=None)
     """What a trace needs after a restart of the service; no credentials."""
 
@@ -140,7 +148,11 @@ class MeasuredJob(Base, kw_only=True):
     """What one job did on one node (`history.wire.Measurement`)."""
 
     __tablename__ = "measurements"
-    __table_args__ = (Index(None, "job_id", "submitted_before"), Index(None, "user_id", "ended_at"))
+    __table_args__ = (
+        Index(None, "job_id", "submitted_before"),
+        Index(None, "user_id", "ended_at"),
+        Index(None, "ended_at"),
+    )
 
     id: Mapped[str] = mapped_column(String(36), primary_key=True)
     cluster: Mapped[str | None] = mapped_column(Label(255))

@@ -10,12 +10,13 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-from sqlalchemy import Engine, create_engine, event, exists, func, select
+from sqlalchemy import Engine, ScalarSelect, create_engine, event, exists, func, select
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session, aliased
 
 from history.models import Decision, Estimate, MeasuredGpu, MeasuredJob
+from history.outcomes import Outcome
 from history.records import decided_record, measured_record
 from history.wire import JobRecord, Measurement
 
@@ -39,6 +40,10 @@ class DecisionChanges(TypedDict, total=False):
     job_id: int | None
     estimate_id: str | None
     held_s: float | None
+    needed_bytes: int | None
+    promised_bytes: int | None
+    limit_bytes: int | None
+    out_of_memory: bool | None
     request: dict[str, Any] | None
 
 
@@ -186,6 +191,45 @@ class Store:
         rows.sort(key=lambda row: row[0], reverse=True)
         return [record for _, record in rows[:limit]]
 
+    def outcomes(self, limit: int) -> list[Outcome]:
+        """Of the last `limit` measured runs, those on one GPU with an estimate, as they ended."""
+        last = (
+            select(MeasuredJob.id)
+            .order_by(MeasuredJob.ended_at.desc(), MeasuredJob.id)
+            .limit(limit)
+            .subquery()
+        )
+        further = aliased(MeasuredGpu)
+        query = (
+            select(
+                Decision.fingerprint,
+                Decision.user_id,
+                Decision.script_name,
+                Decision.needed_bytes,
+                Decision.promised_bytes,
+                Decision.limit_bytes,
+                Decision.out_of_memory,
+                Estimate.gpu.label("estimated_gpu"),
+                Estimate.status,
+                Estimate.peak_bytes.label("estimated_bytes"),
+                MeasuredGpu.model.label("measured_gpu"),
+                MeasuredGpu.peak_bytes,
+                MeasuredGpu.source,
+                MeasuredGpu.processes,
+                MeasuredJob.samples,
+                MeasuredJob.exit_code,
+            )
+            .select_from(last)
+            .join(MeasuredJob, MeasuredJob.id == last.c.id)
+            .join(MeasuredGpu, MeasuredGpu.measurement_id == MeasuredJob.id)
+            .join(Decision, Decision.id == _owner())
+            .join(Estimate, Estimate.id == Decision.estimate_id)
+            .where(~exists().where(further.measurement_id == MeasuredJob.id, further.position > 0))
+            .order_by(MeasuredJob.ended_at, MeasuredJob.id)
+        )
+        with self._session() as session:
+            return [Outcome(**row) for row in session.execute(query).mappings()]
+
     @contextmanager
     def _session(self) -> Iterator[Session]:
         """A transaction: committed at the end, rolled back on any error."""
@@ -285,8 +329,19 @@ def _decided_jobs(
 
 def _runs(session: Session, job_ids: Collection[int]) -> dict[str, list[MeasuredJob]]:
     """What was measured of these jobs, by the id of the decision it belongs to."""
+    query = (
+        select(_owner(), MeasuredJob).where(MeasuredJob.job_id.in_(job_ids)).order_by(MeasuredJob.ended_at)
+    )
+    runs: dict[str, list[MeasuredJob]] = {}
+    for decision_id, run in session.execute(query):
+        runs.setdefault(decision_id, []).append(run)
+    return runs
+
+
+def _owner() -> ScalarSelect[str]:
+    """The id of the decision that a run belongs to: the last one about its job id before it began."""
     other = aliased(Decision)
-    owner = (
+    return (
         select(other.id)
         .where(other.job_id == MeasuredJob.job_id, other.created_at <= MeasuredJob.submitted_before)
         .order_by(other.created_at.desc())
@@ -294,11 +349,6 @@ def _runs(session: Session, job_ids: Collection[int]) -> dict[str, list[Measured
         .correlate(MeasuredJob)
         .scalar_subquery()
     )
-    query = select(owner, MeasuredJob).where(MeasuredJob.job_id.in_(job_ids)).order_by(MeasuredJob.ended_at)
-    runs: dict[str, list[MeasuredJob]] = {}
-    for decision_id, run in session.execute(query):
-        runs.setdefault(decision_id, []).append(run)
-    return runs
 
 
 def _measured_jobs(

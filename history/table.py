@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from history.wire import JobRecord
+from history.calibration import UNIT_BYTES, UNIT_FRACTION
+from history.wire import Calibrated, JobRecord
 
 _WIDTH = 100
 _GAP = 2
@@ -42,6 +43,43 @@ def print_table(jobs: Sequence[JobRecord], file: TextIO | None = None) -> None:
     # a narrow terminal wraps the lines itself: rich would cut numbers
     width = sum(widths.values()) + _GAP * len(widths)
     Console(file=file or sys.stdout, highlight=False, width=width).print(table)
+
+
+def print_calibration(answer: Calibrated, file: TextIO | None = None) -> None:
+    """Prints one line for each group of jobs whose margin was learned, or is being learned."""
+    console = Console(file=file or sys.stdout, highlight=False, width=_WIDTH)
+    console.print(f"At most {answer.risk:.3g} of all jobs may need more than their estimate and its margin.")
+    if not answer.groups:
+        console.print("No job with an estimate has been measured yet: margins are those of the settings.")
+        return
+    names = ("GPU", "ESTIMATE", "SCRIPT", "JOBS", "MARGIN", "WOULD MISS", "PROMISED", "MISSED")
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
+    for name in names:
+        table.add_column(name, justify="left" if name in names[:3] else "right", no_wrap=True)
+    for group in answer.groups:
+        table.add_row(
+            _label(group.gpu, 24),
+            _label(group.status),
+            _label(group.kind),
+            str(group.scores),
+            _margin(group.score),
+            _share(group.misses, group.judged),
+            str(group.promised),
+            _share(group.broken, group.promised),
+        )
+    console.print(table)
+
+
+def _margin(score: float | None) -> str:
+    """In its two parts, for a score counts in units of both."""
+    if score is None:
+        return "as set"
+    size = max(score, 0.0)
+    return f"{size * UNIT_BYTES / 2**20:.0f} MiB + {size * UNIT_FRACTION:.1%}"
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part / whole:.2%}" if whole else _UNKNOWN
 
 
 def _label(text: str | None, width: int = _WIDEST) -> Text:

@@ -146,3 +146,26 @@ class Jobs(_Wire):
     """Answer to `GET /v1/jobs`: newest first."""
 
     jobs: Annotated[list[JobRecord], Field(max_length=MAX_ROWS)]
+
+
+class CalibratedGroup(_Wire):
+    """What was learned about the margin of some jobs; see `history.calibration.Summary`."""
+
+    gpu: str
+    status: str
+    kind: str
+    scores: Integer = Field(description="measured jobs that count")
+    score: float | None = Field(
+        default=None, description="the margin in units of 256 MiB + 3 % of the estimate; null: too few jobs"
+    )
+    judged: Integer = Field(description="jobs that would have had a bound from such jobs before them")
+    misses: Integer = Field(description="of these, those that needed more")
+    promised: Integer = Field(description="jobs that were given a bound when they were submitted")
+    broken: Integer = Field(description="of these, those that needed more")
+
+
+class Calibrated(_Wire):
+    """Answer to `GET /v1/calibration`: the margins as of now; `risk`: share of jobs that may need more."""
+
+    risk: float
+    groups: Annotated[list[CalibratedGroup], Field(max_length=MAX_ROWS)]

@@ -92,6 +92,14 @@ class Estimate(_Section):
         Field(gt=0, le=1, description="how much of the most that a mask can select it is taken to select"),
     ] = 1.0
     margin_mib: Annotated[int, Field(ge=0, description="the margin is at least this, MiB")] = 256
+    margin_from_history: bool = Field(
+        default=True,
+        description="true: gpumemd takes the margin that keeps the risk by what earlier jobs needed, once it "
+        "knows enough of them, and the margin above until then; false: always the margin above",
+    )
+    risk: Annotated[
+        float, Field(gt=0, le=0.5, description="share of jobs that may need more than estimate and margin")
+    ] = 0.01
     reserve: Literal["peak", "least"] = Field(
         default="peak",
         description="memory that is recommended: what the job takes if it may (peak), or the least it runs "

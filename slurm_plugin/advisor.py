@@ -11,13 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache, partial
-from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from estimator import secrets
 from history import models
+from history.calibration import Calibration
 from history.models import new_id
 from history.store import Store
 from slurm_plugin import policy
@@ -89,6 +89,7 @@ class Advisor:
         finder: JobFinder,
         writer: Writer,
         known: KnownResults,
+        margins: Callable[[], Calibration],
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._site = site
@@ -97,6 +98,7 @@ class Advisor:
         self._finder = finder
         self._writer = writer
         self._known = known
+        self._margins = margins
         self._clock = clock
         self._lookers = ThreadPoolExecutor(_LOOKERS, thread_name_prefix="inputs")
         self._looks = 0
@@ -129,7 +131,15 @@ class Advisor:
             decision = policy.passed(understood.reason, policy.asked_text(submission))
         else:
             known = await self._still_known(understood.fingerprint, submission.uid)
-            decision = policy.decide(submission, job, known, self._settings, busy=self._busy())
+            decision = policy.decide(
+                submission,
+                job,
+                known,
+                self._settings,
+                self._margins(),
+                understood.fingerprint,
+                busy=self._busy(),
+            )
         # slurmctld waits: the answer goes first
         asyncio.get_running_loop().call_soon(self._follow_up, decision_id, understood, decision, known)
         return Reply(
@@ -216,7 +226,7 @@ class Advisor:
                 user_name=submission.user_name,
                 job_name=submission.name,
                 partition=submission.partition,
-                script_name=Path(submission.argv[0]).name if submission.argv else None,
+                script_name=policy.script_name(submission),
                 fingerprint=understood.fingerprint or None,
                 asked=decision.asked,
                 got=decision.got,
@@ -225,6 +235,8 @@ class Advisor:
                 reason=decision.reason,
                 estimate_id=known.estimate_id if known and decision.action != "defer" else None,
                 held_s=None if decision.action == "defer" else 0.0,
+                needed_bytes=decision.share.needed_bytes if decision.share else None,
+                promised_bytes=decision.share.promised_bytes if decision.share else None,
                 request=_stored(submission) if keep else None,
             )
 
@@ -288,8 +300,8 @@ class Advisor:
         known, row = _outcome(tasks[0], result)
         self._known.put(tasks[0].fingerprint, known)
         self._writer.put(lambda store: store.add_estimate(row))
-        shards = known.estimate.shards if known.estimate else None
-        log.info("decision=%s was traced: shards=%s reason=%s", tasks[0].decision_id, shards, known.failure)
+        peak = known.estimate.peak_bytes if known.estimate else None
+        log.info("decision=%s was traced: peak=%s reason=%s", tasks[0].decision_id, peak, known.failure)
         for task in tasks:
             if isinstance(task, Deferred) and task.held:
                 self._settle(task, known)
@@ -297,11 +309,18 @@ class Advisor:
     def _settle(self, task: Deferred, known: Known) -> None:
         """Gives a job that waits its share of a GPU, or all of it, and lets it start."""
         whole = task.job.partition.shards_per_gpu
-        shards, reason = policy.share(known, whole)
-        state: policy.State = "applied" if shards is not None else "released"
-        got = shards or whole
+        part = policy.share(
+            known, task.job, task.submission, self._settings.estimate, self._margins(), task.fingerprint
+        )
+        state: policy.State = "released"
+        reason: str | None = None
+        got = whole
+        if isinstance(part, str):
+            reason = part
+        else:
+            state, got = "applied", part.shards
         problem = self._release(task, got)
-        if problem is not None and shards is not None:
+        if problem is not None and state == "applied":
             state, reason, got = "released", problem, whole
             problem = self._release(task, whole)
         if problem is not None:
@@ -325,6 +344,8 @@ class Advisor:
             got=f"shard:{got}",
             estimate_id=known.estimate_id,
             held_s=held_s,
+            needed_bytes=part.needed_bytes if state == "applied" and not isinstance(part, str) else None,
+            promised_bytes=part.promised_bytes if state == "applied" and not isinstance(part, str) else None,
             request=None,
         )
 

@@ -74,6 +74,7 @@ def serve(config: Settings, config_file: Path | None = None) -> None:
     from slurm_plugin.advisor import Advisor, load_known
     from slurm_plugin.finder import JobFinder
     from slurm_plugin.known import KnownResults
+    from slurm_plugin.margins import Margins
     from slurm_plugin.policy import Site
     from slurm_plugin.service import Access, create_app
     from slurm_plugin.slurm import ScontrolSlurm
@@ -91,7 +92,10 @@ def serve(config: Settings, config_file: Path | None = None) -> None:
 
     writer = Writer(store)
     finder = JobFinder(slurm)
-    advisor = Advisor(Site(config, _gpus(config)), slurm, finder, writer, known)
+    gpus = _gpus(config)
+    margins = Margins(store, gpus, config.estimate)
+    margins.learn()
+    advisor = Advisor(Site(config, gpus), slurm, finder, writer, known, margins.current)
     # Tests replace the estimator by something quicker.
     command = shlex.split(os.environ.get("GPUMEM_ESTIMATE_COMMAND", "")) or estimate_command()
     config_file = config_file or (Path(named) if (named := os.environ.get("GPUMEM_CONFIG")) else None)
@@ -105,7 +109,7 @@ def serve(config: Settings, config_file: Path | None = None) -> None:
         admins=config.service.admins,
         munge_socket=config.slurm.munge_socket,
     )
-    app = create_app(advisor, writer, store, access)
+    app = create_app(advisor, writer, store, margins, access)
 
     asked, listening = threading.Event(), threading.Event()
 
@@ -130,6 +134,7 @@ def serve(config: Settings, config_file: Path | None = None) -> None:
     with _listening(config.service) as sockets:
         writer.start()
         finder.start()
+        margins.start()
         traces.start()
         listening.set()
         log.info("gpumemd is ready")
@@ -138,6 +143,7 @@ def serve(config: Settings, config_file: Path | None = None) -> None:
     traces.stop()  # what is traced now is taken up again at the next start
     trace.stop()
     finder.stop()
+    margins.stop()
     writer.stop(_DRAIN_S)
     store.close()
 

@@ -10,10 +10,13 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 from typing import Literal
 
 from estimator import essence
 from estimator.catalog import GPU, normalised
+from history.calibration import Calibration, Job
+from history.outcomes import script_label
 from settings import GIB, MIB, Estimate, Partition, Settings
 from slurm_plugin import gres
 from slurm_plugin.gres import GpuRequest, Unsupported
@@ -44,6 +47,9 @@ _STARTS_PYTHON = re.compile(
 _PASSING_VARIABLES = re.compile(
     r"(SLURM|SSH|SBATCH|XDG_SESSION)_\w*|TMPDIR|TERM|PWD|OLDPWD|SHLVL|HOSTNAME|RANDOM|SECONDS|XDG_RUNTIME_DIR|_"
 )
+_AFTERWARDS = {"margin", "margin_bounded", "margin_mib", "margin_from_history", "risk", "shard_mib"}
+"""Settings that are applied to an estimate when a decision is made: a change of them needs no new trace."""
+
 _CREDENTIALS = re.compile(r"TOKEN|SECRET|PASSW|PASSPHRASE|KEY|CREDENTIAL|AUTH", re.IGNORECASE)
 
 
@@ -62,10 +68,11 @@ class Site:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A job that may share its GPU: what it asks for, and the partition it asks in."""
+    """A job that may share its GPU: what it asks for, the partition it asks in, and that partition's GPU."""
 
     request: GpuRequest
     partition: Partition
+    gpu: GPU
 
 
 @dataclass(frozen=True)
@@ -82,6 +89,15 @@ class Known:
 
 
 @dataclass(frozen=True)
+class Share:
+    """A part of a GPU: its shards, and what they are made for (bytes): the estimate, and that with margin."""
+
+    shards: int
+    needed_bytes: int
+    promised_bytes: int
+
+
+@dataclass(frozen=True)
 class Decision:
     """What happens to a job at submission, and what to say about it."""
 
@@ -94,6 +110,7 @@ class Decision:
     environment: dict[str, str] = field(default_factory=dict)
     begin_in_s: int | None = None
     message: str | None = None
+    share: Share | None = None
     trace: bool = False
     """Whether its script is to be traced."""
 
@@ -111,11 +128,18 @@ def candidate(submission: Submission, site: Site) -> Candidate:
     request = gres.single_gpu(fields, tasks=submission.num_tasks or 1)
     if request.type and not site.gpus[name].is_called(normalised(request.type)):
         raise Unsupported(f"asks for a GPU of type {request.type}; the partition's is {partition.gpu}")
-    return Candidate(request=request, partition=partition)
+    return Candidate(request=request, partition=partition, gpu=site.gpus[name])
 
 
 def decide(
-    submission: Submission, job: Candidate, known: Known | None, settings: Settings, *, busy: bool = False
+    submission: Submission,
+    job: Candidate,
+    known: Known | None,
+    settings: Settings,
+    calibration: Calibration,
+    work: str,
+    *,
+    busy: bool = False,
 ) -> Decision:
     """What happens to a job that may be rewritten.
 
@@ -124,15 +148,18 @@ def decide(
         job: what `candidate` made of it.
         known: an earlier result for the same fingerprint and inputs, if there is one.
         settings: of the service.
+        calibration: the margins as of now.
+        work: the job's fingerprint.
         busy: so many scripts wait for their trace that this one would not be done within its budget.
     """
     asked = job.request.asked
     whole = job.partition.shards_per_gpu
     fields = _request_fields(submission)
     if known is not None:
-        shards, reason = share(known, whole)
-        if shards is None:
-            return replace(passed(str(reason), asked), message=f"this job keeps a whole GPU: {reason}")
+        part = share(known, job, submission, settings.estimate, calibration, work)
+        if isinstance(part, str):
+            return replace(passed(part, asked), message=f"this job keeps a whole GPU: {part}")
+        shards = part.shards
         return Decision(
             "rewrite",
             "rewritten",
@@ -142,6 +169,7 @@ def decide(
             environment=dict.fromkeys(gres.LEFTOVER_VARIABLES, ""),
             message=f"this job gets {_memory(shards, settings.estimate)} of a shared GPU (shard:{shards}); "
             f"for a whole one: --comment={OPT_OUT}",
+            share=part,
         )
     if not settings.defer.enabled:
         return replace(passed("not known yet, and jobs are not held for a trace", asked), trace=not busy)
@@ -162,15 +190,33 @@ def decide(
     )
 
 
-def share(known: Known, whole: int) -> tuple[int | None, str | None]:
-    """The shards that suffice for a job, out of the `whole` of a GPU; or None and why it needs all of it."""
-    if known.estimate is None:
-        return None, known.failure or "no estimate"
-    if not known.estimate.fits:
-        return None, f"does not fit on {known.estimate.gpu} as estimated"
-    if known.estimate.shards is None or known.estimate.shards >= whole:
-        return None, "needs the whole GPU"
-    return known.estimate.shards, None
+def share(
+    known: Known,
+    job: Candidate,
+    submission: Submission,
+    settings: Estimate,
+    calibration: Calibration,
+    work: str,
+) -> Share | str:
+    """The part of a GPU that suffices for a job; or why it needs all of it. Arguments as for `decide`."""
+    estimate = known.estimate
+    if estimate is None:
+        return known.failure or "no estimate"
+    if not estimate.fits:
+        return f"does not fit on {estimate.gpu} as estimated"
+    needed = estimate.peak_bytes
+    promised = calibration.bound(
+        Job(job.gpu.key, estimate.status, needed, work, script_label(submission.uid, script_name(submission)))
+    ).bytes
+    shards = -(-min(promised, job.gpu.usable_bytes) // (settings.shard_mib * MIB))
+    if shards >= job.partition.shards_per_gpu:
+        return "needs the whole GPU"
+    return Share(shards, needed, promised)
+
+
+def script_name(submission: Submission) -> str | None:
+    """The name of the script's file."""
+    return PurePath(submission.argv[0]).name or None if submission.argv else None
 
 
 def passed(reason: str, asked: str | None = None) -> Decision:
@@ -200,8 +246,7 @@ def fingerprint(submission: Submission, partition: Partition, estimate: Estimate
         (submission.array_inx or "").partition("%")[0],
         sorted(environment.items()),
         partition.gpu,
-        partition.shards_per_gpu,
-        estimate.model_dump(mode="json"),
+        estimate.model_dump(mode="json", exclude=_AFTERWARDS),
     ]
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()
 

@@ -7,7 +7,7 @@ import logging
 import os
 import pwd
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from history.store import Store, StoreError
-from history.wire import Accepted, Jobs, JobsQuery, Measurements
+from history.wire import Accepted, Calibrated, CalibratedGroup, Jobs, JobsQuery, Measurements
 from slurm_plugin.advisor import Advisor
 from slurm_plugin.identity import UnknownCaller, caller_uid, peer_uid
+from slurm_plugin.margins import Margins
 from slurm_plugin.writer import Writer
 
 log = logging.getLogger("gpumemd")
@@ -56,7 +57,7 @@ class Access:
         return uid == 0 or _user_name(uid) in self.admins
 
 
-def create_app(advisor: Advisor, writer: Writer, store: Store, access: Access) -> Starlette:
+def create_app(advisor: Advisor, writer: Writer, store: Store, margins: Margins, access: Access) -> Starlette:
     """The application. Plain Starlette: the answer to a submission has a few milliseconds."""
 
     async def submissions(request: Request) -> Response:
@@ -79,9 +80,11 @@ def create_app(advisor: Advisor, writer: Writer, store: Store, access: Access) -
             raise Refusal(422, f"not a list of measurements: {_reason(error)}") from None
         stored = asyncio.wrap_future(writer.put(lambda store: store.add_measurements(given)))
         try:
-            return _answer(Accepted(accepted=await asyncio.wait_for(stored, _STORE_S)))
+            accepted = Accepted(accepted=await asyncio.wait_for(stored, _STORE_S))
         except (StoreError, TimeoutError):
             raise Refusal(503, "the history database cannot be written now; send it again later") from None
+        margins.news()
+        return _answer(accepted)
 
     async def jobs(request: Request) -> Response:
         uid = await _caller(request, b"", access)
@@ -103,6 +106,12 @@ def create_app(advisor: Advisor, writer: Writer, store: Store, access: Access) -
             raise Refusal(503, "the history database cannot be read now") from None
         return _answer(Jobs(jobs=found))
 
+    async def calibration(request: Request) -> Response:
+        if not access.sees_all(await _caller(request, b"", access)):
+            raise Refusal(403, "only admins of gpumem (service.admins) can see the calibration")
+        groups = [CalibratedGroup.model_validate(asdict(group)) for group in margins.current().summaries()]
+        return _answer(Calibrated(risk=margins.current().risk, groups=groups))
+
     async def health(_: Request) -> Response:
         return JSONResponse({"status": "ok", "waiting_traces": advisor.waiting_traces()})
 
@@ -111,6 +120,7 @@ def create_app(advisor: Advisor, writer: Writer, store: Store, access: Access) -
             Route("/v1/submissions", _served(submissions), methods=["POST"]),
             Route("/v1/measurements", _served(measurements), methods=["POST"]),
             Route("/v1/jobs", _served(jobs), methods=["GET"]),
+            Route("/v1/calibration", _served(calibration), methods=["GET"]),
             Route("/v1/health", _served(health), methods=["GET"]),
         ]
     )

@@ -1,6 +1,6 @@
 """Stands in for `gpumem estimate`: does what `#fake key=value` lines of the job script say, at once.
 
-Keys: sleep (seconds), shards, fits, fail (reason, `_` for blanks), input (a file beside the script's work_dir),
+Keys: sleep (seconds), shards (that the peak and its prior margin come to), fits, fail (reason, `_` for blanks), input (a file beside the script's work_dir),
 garbage (printed instead of JSON), report (a file that gets uid, groups, environment, arguments as JSON).
 """
 
@@ -53,18 +53,19 @@ if "input" in wish:
     status = os.stat(path)
     inputs = [{"path": path, "size": status.st_size, "mtime_ns": status.st_mtime_ns}]
 shards = int(wish.get("shards", 10))
+peak = min(int((shards * GIB - 1000) / 1.03), shards * GIB - 1000 - 256 * 1024**2)
 print(
     json.dumps(
         {
             "status": "exact",
-            "peak_bytes": shards * GIB - 1000,
-            "reserved_peak_bytes": shards * GIB - GIB // 2,
-            "allocated_peak_bytes": shards * GIB - GIB,
-            "outside_allocator_bytes": GIB // 2 - 1000,
+            "peak_bytes": peak,
+            "reserved_peak_bytes": peak - GIB // 2,
+            "allocated_peak_bytes": peak - GIB // 2,
+            "outside_allocator_bytes": GIB // 2,
             "recommended_bytes": shards * GIB,
             "shards": shards,
             "shard_bytes": GIB,
-            "by_owner": {"other": shards * GIB - GIB // 2},
+            "by_owner": {"other": peak - GIB // 2},
             "steps": 3,
             "wall_s": 0.1,
             "torch_version": "2.14.1+cu130",

@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 
 from estimator import catalog
-from settings import Defer, Partition, Settings
+from history.calibration import Calibration, Observation
+from history.calibration import Job as CalibratedJob
+from settings import GIB, Defer, Partition, Settings
 from slurm_plugin.gres import Unsupported
-from slurm_plugin.policy import Known, Site, candidate, decide, fingerprint, share, storable_environment
+from slurm_plugin.margins import prior
+from slurm_plugin.policy import Known, Share, Site, candidate, decide, fingerprint, storable_environment
 from slurm_plugin.wire import Estimated, Submission, read_submission
 
 PARTITION = Partition(gpu="a100-80gb", shards_per_gpu=80)
@@ -35,14 +38,26 @@ def job(**changes: Any) -> Submission:
 
 
 def estimated(**changes: Any) -> Known:
-    fields = {"status": "exact", "peak_bytes": 1, "reserved_peak_bytes": 1, "gpu": "a100-80gb"}
-    return Known(Estimated.model_validate({**fields, "fits": True, "shards": 24, **changes}))
+    fields = {"status": "exact", "peak_bytes": 23 * GIB, "reserved_peak_bytes": 22 * GIB, "gpu": "a100-80gb"}
+    return Known(Estimated.model_validate({**fields, "fits": True, **changes}))
 
 
-def decision(known: Known | None, settings: Settings = SETTINGS, busy: bool = False, **changes: Any) -> Any:
+def decision(
+    known: Known | None,
+    settings: Settings = SETTINGS,
+    busy: bool = False,
+    calibration: Calibration | None = None,
+    **changes: Any,
+) -> Any:
     submission = job(**changes)
     return decide(
-        submission, candidate(submission, replace(SITE, settings=settings)), known, settings, busy=busy
+        submission,
+        candidate(submission, replace(SITE, settings=settings)),
+        known,
+        settings,
+        calibration or Calibration(settings.estimate.risk, prior(settings.estimate)),
+        "f",
+        busy=busy,
     )
 
 
@@ -137,8 +152,8 @@ def test_an_unknown_script_is_deferred_on_a_whole_gpu() -> None:
 @pytest.mark.parametrize(
     ("known", "reason"),
     [
-        (estimated(shards=80), "needs the whole GPU"),
-        (estimated(shards=None), "needs the whole GPU"),
+        (estimated(peak_bytes=79 * GIB), "needs the whole GPU"),
+        (estimated(peak_bytes=100 * GIB), "needs the whole GPU"),
         (estimated(fits=False), "does not fit on a100-80gb"),
         (Known(None, "train.py line 4: no such file"), "train.py line 4: no such file"),
     ],
@@ -147,7 +162,34 @@ def test_what_is_known_to_need_a_whole_gpu_keeps_it(known: Known, reason: str) -
     made = decision(known)
     assert (made.action, made.set, made.begin_in_s, made.trace) == ("pass", {}, None, False)
     assert reason in made.reason and reason in made.message
-    assert share(known, 80)[0] is None
+    assert made.share is None
+
+
+def test_shards_hold_the_estimate_and_the_margin_of_the_settings_where_nothing_is_known() -> None:
+    exact, bounded = estimated(peak_bytes=10 * GIB), estimated(peak_bytes=10 * GIB, status="bounded")
+    tiny = estimated(peak_bytes=GIB // 2)
+    assert [decision(known).got for known in (exact, bounded, tiny)] == ["shard:11", "shard:12", "shard:1"]
+    assert decision(exact).share == Share(11, 10 * GIB, int(10.3 * GIB))
+    small = Settings.model_validate(
+        {"estimate": {"shard_mib": 512}, "partitions": {"gpu": {"gpu": "a100-80gb", "shards_per_gpu": 160}}}
+    )
+    assert decision(exact, small).got == "shard:21"
+
+
+def test_the_shards_of_a_known_job_follow_the_calibration() -> None:
+    known = estimated(peak_bytes=10 * GIB, status="bounded")
+
+    def learned(error: float, fingerprint: str) -> Calibration:
+        made = Calibration(SETTINGS.estimate.risk, prior(SETTINGS.estimate))
+        for number in range(200):
+            like_it = CalibratedJob("a100-80gb", "bounded", 10 * GIB, fingerprint or f"other {number}")
+            made.learn(Observation(like_it, int(10 * GIB * (1 + error))))
+        return made
+
+    assert decision(known).got == "shard:12"
+    assert decision(known, calibration=learned(0.25, "")).got == "shard:13"  # jobs like it need more
+    assert decision(known, calibration=learned(0.0, "")).got == "shard:10"  # 10 GiB are enough
+    assert decision(known, calibration=learned(-0.15, "f")).got == "shard:9"  # this very job needs less
 
 
 def test_a_full_queue_holds_nobody() -> None:
@@ -181,8 +223,12 @@ def test_the_fingerprint_is_about_the_work_only() -> None:
     ]
     assert {print_of(**changes) for changes in same} == {print_of()}
     assert len({print_of(**changes) for changes in other} | {print_of()}) == len(other) + 1
-    bigger = PARTITION.model_copy(update={"shards_per_gpu": 40})
-    assert fingerprint(job(), bigger, SETTINGS.estimate) != print_of()
+    another = PARTITION.model_copy(update={"gpu": "h100-80gb"})
+    assert fingerprint(job(), another, SETTINGS.estimate) != print_of()
+    more_steps = SETTINGS.estimate.model_copy(update={"steps": 4})
+    assert fingerprint(job(), PARTITION, more_steps) != print_of()
+    safer = SETTINGS.estimate.model_copy(update={"risk": 0.001, "margin": 0.5, "shard_mib": 512})
+    assert fingerprint(job(), PARTITION, safer) == print_of(), "margins are applied afterwards"
 
 
 def test_credentials_are_not_stored() -> None:

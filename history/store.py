@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-from sqlalchemy import Engine, ScalarSelect, create_engine, event, exists, func, select
+from sqlalchemy import Engine, ScalarSelect, and_, create_engine, event, exists, func, select
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session, aliased
@@ -222,7 +222,7 @@ class Store:
             .select_from(last)
             .join(MeasuredJob, MeasuredJob.id == last.c.id)
             .join(MeasuredGpu, MeasuredGpu.measurement_id == MeasuredJob.id)
-            .join(Decision, Decision.id == _owner())
+            .join(Decision, and_(Decision.job_id == MeasuredJob.job_id, Decision.id == _owner()))
             .join(Estimate, Estimate.id == Decision.estimate_id)
             .where(~exists().where(further.measurement_id == MeasuredJob.id, further.position > 0))
             .order_by(MeasuredJob.ended_at, MeasuredJob.id)

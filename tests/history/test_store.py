@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from sqlalchemy import event
 
 from history.models import Base, Decision, Estimate
 from history.records import signed_error
@@ -336,3 +337,51 @@ def test_sqlite_file_of_url():
     assert sqlite_file("postgresql+psycopg:///x") is None
     with pytest.raises(StoreError):
         sqlite_file("nonsense")
+
+
+def test_outcomes_are_of_measured_runs_with_an_estimate(any_store):
+    made = any_store.add_estimate(estimate(status="bounded", peak_bytes=9 * GIB))
+    for job_id in (7, 8, 9):
+        estimate_id = None if job_id == 9 else made
+        any_store.add_decision(
+            decision(
+                id=f"d{job_id}",
+                job_id=job_id,
+                fingerprint="f" * 64,
+                estimate_id=estimate_id,
+                needed_bytes=9 * GIB,
+                promised_bytes=10 * GIB,
+            )
+        )
+    two_gpus = measurement(7, minutes=9).gpus * 2
+    runs = [
+        measurement(8, 11 * GIB, minutes=3),
+        measurement(7, 10 * GIB, minutes=2),
+        measurement(7, minutes=9).model_copy(update={"gpus": two_gpus}),
+        measurement(9, minutes=5),  # no estimate
+        measurement(99, minutes=5),  # gpumem was not asked
+        measurement(7, 1, minutes=-60),  # an earlier job of that id
+    ]
+    any_store.add_measurements(runs)
+    found = any_store.outcomes(100)
+    assert [one.peak_bytes for one in found] == [10 * GIB, 11 * GIB]  # as they ended
+    first = found[0]
+    assert (first.fingerprint, first.user_id, first.script_name) == ("f" * 64, 1000, "train.sh")
+    assert (first.estimated_gpu, first.measured_gpu) == ("a100-80gb", "A100")
+    assert (first.status, first.estimated_bytes, first.promised_bytes) == ("bounded", 9 * GIB, 10 * GIB)
+    assert (first.source, first.exit_code, first.out_of_memory) == ("sampling", 0, None)
+    assert any_store.outcomes(4) == [found[1]]  # of the last four that were measured
+
+
+def test_outcomes_are_found_by_an_index(store):
+    with store._engine.connect() as connection:
+        statements = []
+        event.listen(store._engine, "before_cursor_execute", lambda *args: statements.append(args[2:4]))
+        store.outcomes(10)
+        text, values = statements[-1]
+        plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", values).all()
+    steps = [row[-1] for row in plan]
+    assert any("ix_measurements_ended_at" in step for step in steps), steps
+    assert not [
+        step for step in steps if step.startswith("SCAN") and "INDEX" not in step and "anon" not in step
+    ]

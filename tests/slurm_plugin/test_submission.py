@@ -279,7 +279,7 @@ def test_jobs_are_not_held_where_deferring_is_off(
     text = script("beside", "shards=6")
     first = submit(plugin_cluster, alice, text)
     assert plugin_cluster.job(first)["TresPerNode"] == "gres:gpu:1"
-    gpumemd.wait(lambda: "was traced: shards=6" in gpumemd.log(), "the trace beside")
+    gpumemd.wait(lambda: "was traced: peak=" in gpumemd.log(), "the trace beside")
     assert gpumemd.wait_state(submit(plugin_cluster, alice, text), "rewritten")["got"] == "shard:6"
 
 

@@ -21,6 +21,33 @@ _SRUN_SHORT_FLAGS = "EHIKOQVXZhklsuv"
 _SRUN = r"""#!/bin/sh
 # Starts one task of the step here, told of all of them: srun's own options go, the command stays.
 number() { case $1 in *[!0-9]*|'') echo "$2" ;; *) echo "$1" ;; esac; }
+gpus_of() {  # LIST OF GRES: how many GPUs that are; nothing if none are spoken of
+    sum=
+    for one in $(echo "$1" | tr ',' ' '); do
+        one=${one#gres?} one=${one%%\(*}
+        case $one in
+        gpu|gpu[:=]*) sum=$((${sum:-0} + $(number "${one##*[:=]}" 1))) ;;
+        none) sum=0 ;;
+        esac
+    done
+    echo "$sum"
+}
+free_gpus() {  # COUNT: takes that many GPUs for this process, else names one that has some of them in `busy`
+    chosen= busy= left=$1 tries=0
+    until mkdir "@OUT@/taking" 2> /dev/null || [ $tries -gt 1000 ]; do tries=$((tries + 1)); done
+    for gpu in $(echo "${SLURM_JOB_GPUS:-0}" | tr ',' ' '); do
+        [ "$left" -gt 0 ] || break
+        user=$(cat "@OUT@/gpu-$gpu" 2> /dev/null)
+        if [ -n "$user" ] && [ -d "/proc/$user" ]; then busy=$user; continue; fi
+        chosen=$chosen${chosen:+,}$gpu left=$((left - 1))
+    done
+    if [ "$left" -eq 0 ] || [ -z "$busy" ]; then
+        busy=
+        for gpu in $(echo "$chosen" | tr ',' ' '); do echo $$ > "@OUT@/gpu-$gpu"; done
+    fi
+    rmdir "@OUT@/taking" 2> /dev/null
+    [ -z "$busy" ]
+}
 split=0 place=0
 if [ -n "${SLURM_HET_SIZE:-}" ]; then  # srun COMPONENT : COMPONENT
     for word in "$@"; do
@@ -44,7 +71,7 @@ if [ $split -gt 0 ]; then
     wait
     exit $code
 fi
-tasks= nodes= per_node= gpus=${SLURM_GPUS_PER_TASK:-} exports= programs= group=
+tasks= nodes= per_node= gpus=${SLURM_GPUS_PER_TASK:-} of_node= of_step= overlap= exports= programs= group=
 while [ $# -gt 0 ]; do
     case $1 in
     --ntasks=*) tasks=${1#*=} ;;
@@ -57,6 +84,14 @@ while [ $# -gt 0 ]; do
     --ntasks-per-node) per_node=${2:-} ;;
     --gpus-per-task=*) gpus=${1#*=} ;;
     --gpus-per-task) gpus=${2:-} ;;
+    --gres=*|--tres-per-node=*) of_node=$(gpus_of "${1#*=}") ;;
+    --gres|--tres-per-node) of_node=$(gpus_of "${2:-}") ;;
+    --gpus-per-node=*) of_node=$(gpus_of "gpu:${1#*=}") ;;
+    --gpus-per-node) of_node=$(gpus_of "gpu:${2:-}") ;;
+    --gpus=*) of_step=$(gpus_of "gpu:${1#*=}") ;;
+    --gpus|-G) of_step=$(gpus_of "gpu:${2:-}") ;;
+    -G[0-9a-z]*) of_step=$(gpus_of "gpu:${1#-G}") ;;
+    --overlap) overlap=1 ;;
     --export=*) exports=${1#*=} ;;
     --export) exports=${2:-} ;;
     --multi-prog) programs=1 ;;
@@ -97,11 +132,19 @@ SLURM_NTASKS_PER_NODE=$per_node
 export SLURM_STEP_ID SLURM_STEPID SLURM_STEP_NUM_TASKS SLURM_STEP_NUM_NODES SLURM_STEP_NODELIST
 export SLURM_STEP_TASKS_PER_NODE SLURM_PROCID SLURM_LOCALID SLURM_NODEID SLURM_NTASKS SLURM_NPROCS
 export SLURM_NNODES SLURM_JOB_NUM_NODES SLURM_NTASKS_PER_NODE
-if [ "${gpus##*:}" -gt 0 ] 2>/dev/null; then  # a task sees only its own GPUs, counted from 0
-    CUDA_VISIBLE_DEVICES=0 i=1
-    while [ $i -lt "${gpus##*:}" ]; do CUDA_VISIBLE_DEVICES=$CUDA_VISIBLE_DEVICES,$i i=$((i + 1)); done
-    GPU_DEVICE_ORDINAL=$CUDA_VISIBLE_DEVICES
-    export CUDA_VISIBLE_DEVICES GPU_DEVICE_ORDINAL
+gpus=$(number "${gpus##*:}" 0)
+[ -z "$of_step" ] || of_node=$(((of_step + nodes - 1) / nodes))
+[ "$gpus" = 0 ] || of_node=$((gpus * per_node))
+if [ "$of_node" = 0 ]; then
+    export CUDA_VISIBLE_DEVICES= GPU_DEVICE_ORDINAL=
+elif [ -n "$of_node" ]; then  # steps side by side have GPUs of their own, or wait for one another
+    if [ -n "$overlap" ]; then
+        chosen=$(echo "${SLURM_JOB_GPUS:-0}" | cut -d, -f "-$of_node")
+    else
+        until free_gpus "$of_node"; do tail --pid="$busy" -f /dev/null 2> /dev/null || break; done
+    fi
+    [ "$gpus" = 0 ] || chosen=$(echo "$chosen" | cut -d, -f "-$gpus")  # those of the one task that runs
+    export CUDA_VISIBLE_DEVICES="$chosen" GPU_DEVICE_ORDINAL="$chosen"
 fi
 set -f
 IFS=,

@@ -157,6 +157,20 @@ def test_the_one_reason_of_a_failure(ordinary: Caller, program: str, reason: str
     assert told.startswith(reason)
 
 
+def test_steps_side_by_side_are_on_their_own_gpus(ordinary: Caller) -> None:
+    ordinary.file("train.py", TRAINING)
+    step = f"srun -n1 --exact --gres=gpu:1 {PYTHON} train.py &"
+    name = script(ordinary, step, step, "wait")
+    done = ordinary.gpumem("estimate", *GPU, "--json", "--sbatch", "--gres=gpu:2", "--steps", "2", name)
+    assert (done.returncode, done.stderr) == (0, "")
+    told = json.loads(done.stdout)
+    assert told["status"] == "exact"
+    assert [(one["gpu"], one["peak_bytes"]) for one in told["per_gpu"]] == [
+        (0, told["peak_bytes"]),
+        (1, told["peak_bytes"]),
+    ]
+
+
 WITH_DATA = """
 import multiprocessing, runpy, sys
 def read():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -71,8 +72,75 @@ def test_srun_may_run_the_middle_task(tmp_path: Path, options: str, rank: str, t
     assert run(folder, f"export SLURM_NNODES=2; srun {options} sh -c '{told}'") == f"{rank} {tasks}\n"
 
 
-def test_a_task_sees_its_own_gpus(programs: Path) -> None:
-    assert run(programs, "srun --gpus-per-task=a100:2 sh -c 'echo $CUDA_VISIBLE_DEVICES'") == "0,1\n"
+@pytest.mark.parametrize(
+    ("options", "seen"),
+    [
+        ("--gpus-per-task=a100:2", "0,1"),
+        ("-n2 --gpus-per-task=1", "0"),
+        ("--gres=gpu:1", "0"),
+        ("--gres gpu:a100:2(S:0),craynetwork:1", "0,1"),
+        ("-G3", "0,1,2"),
+        ("-N2 --gpus=4", "0,1"),
+        ("--gpus-per-node=8", "0,1,2,3"),
+        ("--gres=none", ""),
+        ("", "all"),
+    ],
+)
+def test_a_step_sees_the_gpus_that_it_asks_for(programs: Path, options: str, seen: str) -> None:
+    job = "SLURM_JOB_GPUS=0,1,2,3 CUDA_VISIBLE_DEVICES=all"
+    options = " ".join(map(shlex.quote, options.split()))
+    assert run(programs, f"{job} srun {options} sh -c 'echo $CUDA_VISIBLE_DEVICES'") == f"{seen}\n"
+
+
+class Step:
+    """A step that goes on until it is ended."""
+
+    def __init__(self, programs: Path, options: str) -> None:
+        environment = {
+            "PATH": f"{programs}:{os.defpath}",
+            "SLURM_JOB_GPUS": "0,1,2",
+            "CUDA_VISIBLE_DEVICES": "all",
+        }
+        told = "echo $CUDA_VISIBLE_DEVICES; read end"
+        command = ["srun", *options.split(), "sh", "-c", told]
+        self._process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def gpus(self) -> str:
+        """What it sees, once it has begun."""
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+    def end(self) -> None:
+        self._process.communicate("end\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "seen"),
+    [
+        ("--exact --gres=gpu:1", ["0", "1", "2"]),
+        ("--overlap --gres=gpu:1", ["0", "0", "0"]),
+        ("", ["all", "all"]),
+    ],
+)
+def test_steps_side_by_side_have_gpus_of_their_own(programs: Path, options: str, seen: list[str]) -> None:
+    steps = [Step(programs, options) for _ in seen]
+    assert sorted(step.gpus() for step in steps) == seen
+    for step in steps:
+        step.end()
+
+
+def test_a_step_waits_for_its_gpus(programs: Path) -> None:
+    first = Step(programs, "--gres=gpu:2")
+    assert first.gpus() == "0,1"
+    second = Step(programs, "--gres=gpu:1")
+    assert second.gpus() == "2"
+    third = Step(programs, "--gres=gpu:2")
+    first.end()
+    assert third.gpus() == "0,1"
+    for step in (second, third):
+        step.end()
 
 
 def test_mpirun_drops_its_options_and_tells_of_all_processes(programs: Path) -> None:

@@ -25,4 +25,6 @@ def write(folder: Path, configuration: Path, code: Path = CODE, notes: Path | No
     folder.mkdir()
     order = [code, configuration] if notes is None else [code, configuration, notes]
     (folder / "start").write_text("".join(f"{line}\n" for line in order), encoding="utf-8")
-    return Path(shutil.copy(LIBRARY, folder))
+    copy = Path(shutil.copyfile(LIBRARY, folder / LIBRARY.name))
+    copy.chmod(0o755)  # an installation may be closed to others by its owner's umask
+    return copy

@@ -15,6 +15,8 @@ from testbed.cluster import Cluster, make_folder
 from testbed.site import Site
 from testbed.users import User
 
+os.umask(0o022)  # what tests make, other users read
+
 # The benchmarks are not installed: they are taken from the checkout, and what they measure is not.
 sys.path.append(str(Path(__file__).parents[1]))
 

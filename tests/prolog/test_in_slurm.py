@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from testbed.cluster import Cluster
-from testbed.users import User
+from testbed.users import User, open_copy
 from tests.prolog.pretend_node import (
     GPU_USER,
     GPUS,
@@ -67,7 +67,7 @@ def site(root: None) -> Iterator[Site]:
     folder = new_place()
     service = Service(folder)
     node = PretendNode(folder, service.url)
-    shutil.copy(GPU_USER, folder)
+    open_copy(GPU_USER, folder)
     (folder / "bin").mkdir()
     hooks = {}
     for name in ("prolog", "epilog"):

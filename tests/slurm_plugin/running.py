@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from history import client
+from testbed.users import open_copy
 
 PACKAGES = Path(__file__).parents[2]
 PLUGIN = PACKAGES / "slurm_plugin" / "job_submit.lua"
@@ -32,7 +32,7 @@ class Gpumemd:
         self._process: subprocess.Popen[bytes] | None = None
         self.plain = False
         """Whether it runs with the usual settings."""
-        shutil.copy(ESTIMATE, folder / "estimate.py")  # where ordinary users can read it
+        open_copy(ESTIMATE, folder).rename(folder / "estimate.py")  # where ordinary users can read it
 
     def start(self, *, budget_s: int = 60, enabled: bool = True, listen: str = "") -> Gpumemd:
         self.plain = (budget_s, enabled, listen) == (60, True, "")

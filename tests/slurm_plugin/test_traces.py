@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import pytest
 from slurm_plugin.traces import Result, Task, Traced, TraceError, TraceQueue, UserRun, read_result
 from slurm_plugin.wire import Submission
 from testbed.cluster import make_folder
-from testbed.users import User
+from testbed.users import User, open_copy
 from tests.slurm_plugin.running import ESTIMATE
 
 ESTIMATED = (
@@ -132,10 +133,8 @@ def test_only_whole_results_are_believed(output: bytes, reason: str) -> None:
 
 @pytest.fixture
 def state(root: None) -> Iterator[Path]:
-    import shutil
-
     folder = make_folder()
-    shutil.copy(ESTIMATE, folder / "estimate.py")
+    open_copy(ESTIMATE, folder).rename(folder / "estimate.py")
     yield folder
     shutil.rmtree(folder)
 

@@ -1,4 +1,4 @@
-"""Stands in for `gpumem estimate`: does what `#fake key=value` lines of the job script say, at once.
+"""Stands in for `gpumem estimate`: does what `: fake key=value` lines of the job script say, at once.
 
 Keys: sleep (seconds), shards (that the peak and its prior margin come to), fits, fail (reason, `_` for blanks), input (a file beside the script's work_dir),
 garbage (printed instead of JSON), report (a file that gets uid, groups, environment, arguments as JSON).
@@ -20,7 +20,7 @@ while rest[0].startswith("--"):
 script = rest[0]
 os.chdir(options["--chdir"])
 with open(script) as file:
-    lines = [line.split()[1:] for line in file if line.startswith("#fake ")]
+    lines = [line.split()[2:] for line in file if line.startswith(": fake ")]
 wish = dict(word.split("=", 1) for line in lines for word in line)
 
 if "report" in wish:

@@ -146,7 +146,7 @@ def user_run(state: Path, timeout_s: float = 10) -> UserRun:
 
 
 def as_user(user: User, fake: str, **fields: object) -> Task:
-    script = f"#!/bin/bash\n#fake {fake}\n"
+    script = f"#!/bin/bash\n: fake {fake}\n"
     given = {"script": script, "work_dir": str(user.home), "argv": ["/x/train.sh", "--lr", "a b; $(c)"]}
     return task("d1", uid=user.uid, **{**given, **fields})
 

@@ -19,7 +19,7 @@ import torch
 held = torch.empty(4 * 1024**3, dtype=torch.uint8, device="cuda")
 print("held", flush=True)
 """
-SCRIPT = "#!/bin/bash\n#fake shards=3\n{python} hold.py\n"  # estimated too low
+SCRIPT = "#!/bin/bash\n: fake shards=3\n{python} hold.py\n"  # estimated too low
 
 
 @pytest.fixture(scope="module")

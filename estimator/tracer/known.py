@@ -39,6 +39,7 @@ IN_PLACE = (
     "__setitem__", "masked_fill_", "scatter_", "scatter_add_", "index_add_", "index_fill_", "fill_", "zero_",
     "add_", "sub_", "mul_", "__iadd__", "__isub__", "__iand__", "__ior__", "copy_",
 )  # fmt: skip
+COUNTED = ("sum", "count_nonzero")
 FACTORIES = ("tensor", "as_tensor", "arange", "zeros", "ones", "full")
 
 
@@ -52,8 +53,8 @@ class Values(NamedTuple):
 class Known:
     """The tensors whose values are known; each as long as it lives and is not written to."""
 
-    def __init__(self, torch: Any) -> None:
-        self._torch = torch
+    def __init__(self, torch: Any, fraction: float) -> None:
+        self._torch, self._fraction = torch, fraction
         self._entries: Dict[int, Tuple[Any, int, Values]] = {}
 
     def of(self, tensor: Any) -> Optional[Values]:
@@ -93,6 +94,8 @@ class Known:
         put_before(tensor, "cuda", self._moved)
         put_before(tensor, "to", self._moved)
         for owner in (torch, tensor):
+            for name in COUNTED:
+                put_before(owner, name, self._counted)
             put_before(owner, "topk", self._chosen)
             put_before(owner, "argmax", self._chosen)
 
@@ -118,7 +121,11 @@ class Known:
         assumed = any(values.assumed for values in found)
         pairs = zip(result, held) if isinstance(result, (tuple, list)) else ((result, held),)  # noqa: B905
         for one, values in pairs:
-            if isinstance(one, torch.Tensor) and one.is_cuda and isinstance(values, torch.Tensor):
+            if (
+                isinstance(one, torch.Tensor)
+                and isinstance(values, torch.Tensor)
+                and (one.is_cuda or assumed)
+            ):
                 self.remember(one, values, assumed)
 
     def _in_place(self, original: Any, tensor: Any, *arguments: Any, **options: Any) -> Any:
@@ -142,11 +149,11 @@ class Known:
         """An argument with known values in the place of tensors on the device."""
         torch = self._torch
         if isinstance(value, torch.Tensor):
-            if not value.is_cuda:
-                return value
             values = self.of(value)
             if values is None:
-                raise LookupError
+                if value.is_cuda:
+                    raise LookupError
+                return value
             found.append(values)
             return values.held
         if isinstance(value, (tuple, list)) and type(value) in (tuple, list):
@@ -174,13 +181,27 @@ class Known:
             self._try(self._copied, result, tensor)
         return result
 
+    def _counted(self, original: Any, tensor: Any, *arguments: Any, **options: Any) -> Any:
+        """How many elements of an unknown mask are true: as many as are taken to be selected by it."""
+        result = original(tensor, *arguments, **options)
+        if result.is_cuda and tensor.dtype is self._torch.bool and self.of(tensor) is None:
+            self._try(self._assume_selected, tensor, result)
+        return result
+
+    def _assume_selected(self, tensor: Any, result: Any) -> None:
+        most = tensor.numel() // max(result.numel(), 1)
+        selected = max(int(most * self._fraction + 0.5), min(most, 1))
+        self.remember(result, self._torch.full(result.shape, selected), assumed=True)
+
     def _copied(self, tensor: Any, source: Any) -> None:
         torch = self._torch
         if not isinstance(source, torch.Tensor) or source.layout is not torch.strided or not tensor.is_cuda:
             return
         if source.numel() > (MOST_FLOATS if source.is_floating_point() else MOST) or source.is_complex():
             return
-        values = self.of(source) if source.is_cuda else Values(source.detach().clone(), False)
+        values = self.of(source)
+        if values is None and not source.is_cuda:
+            values = Values(source.detach().clone(), False)
         if values is not None:
             self.remember(tensor, values.held.expand(tensor.shape), values.assumed)
 

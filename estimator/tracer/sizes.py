@@ -10,6 +10,7 @@ import os
 import sys
 from typing import Any, Dict, List, Optional, Tuple
 
+from .counts import Uses, reading_frame
 from .known import MOST, Known
 from .patching import put_before
 
@@ -28,6 +29,8 @@ class Sizes:
         self._torch_folder = os.path.dirname(torch.__file__)
         self._noted: Dict[Tuple[str, Tuple[Frame, ...]], int] = {}
         self._library: Any = None
+        self._uses = Uses()
+        self._skipped = (OWN, self._torch_folder + os.sep, "<")
         self.integers_read = 0
         self._most_selected: Optional[int] = None
 
@@ -55,6 +58,11 @@ class Sizes:
         if frames is not None:
             self._noted[(what, frames)] = self._noted.get((what, frames), 0) + 1
 
+    def was_read(self) -> None:
+        """A made-up number is read: it is noted if the program makes a size or a count of it."""
+        if self._uses.are_counts(reading_frame(self._skipped)):
+            self.note("an integer read back")
+
     def listed(self) -> List[Dict[str, Any]]:
         """Every place where a size was a bound, and how often."""
         return [
@@ -70,7 +78,7 @@ class Sizes:
             name, function = frame.f_code.co_filename, frame.f_code.co_name
             if name.endswith("_tensor_str.py"):
                 return None
-            own = name.startswith((OWN, self._torch_folder + os.sep, "<")) or OPERATORS in name
+            own = name.startswith(self._skipped) or OPERATORS in name
             if not own and (function != "<module>" or not found):
                 found.append((name, frame.f_lineno, function))
             frame = frame.f_back

@@ -99,7 +99,11 @@ class Readings:
         put_before(tensor, "tolist", self._tolist)
         put_before(tensor, "copy_", self._copied_into)
         put_before(tensor, "item", self._item)
+        for name in ("__int__", "__float__"):
+            put_before(tensor, name, self._converted)
         put_before(tensor, "__index__", self._used_as_integer)
+        for owner in (tensor, torch):
+            put_before(owner, "nonzero", self._selected_on_host)
         for owner, names in ((tensor, SIZED), (torch, SIZED_FACTORIES)):
             for name in names:
                 put_before(owner, name, self._sized)
@@ -156,18 +160,30 @@ class Readings:
                 host.copy_(values.held)
             elif host.is_floating_point() or host.is_complex() or self._is_true(tensor):
                 host.fill_(1)
+            if not host.is_floating_point() and (values is None or values.assumed):
+                self._known.remember(host, host.clone(), assumed=True)
 
     def _tolist(self, original: Any, tensor: Any) -> Any:
+        if self._is_made_up(tensor):
+            self._sizes.was_read()
         return original(tensor.cpu() if tensor.is_cuda else tensor)
 
     # --- integers ---
 
     def _item(self, original: Any, tensor: Any) -> Any:
         value = original(tensor)
-        if type(value) is int and tensor.is_cuda and self._is_made_up(tensor):
-            self._sizes.integers_read += 1
-            return MadeUp(value)
+        if type(value) is not bool and self._is_made_up(tensor):
+            self._sizes.was_read()
+            if type(value) is int:
+                self._sizes.integers_read += 1
+                return MadeUp(value)
         return value
+
+    def _converted(self, original: Any, tensor: Any) -> Any:
+        """`int(tensor)`, `float(tensor)`: Python makes plain numbers of them, which cannot be marked."""
+        if self._is_made_up(tensor):
+            self._sizes.was_read()
+        return original(tensor)
 
     def _sized(self, original: Any, *arguments: Any, **options: Any) -> Any:
         if self._sizes.integers_read and _mentions(arguments):
@@ -176,13 +192,19 @@ class Readings:
 
     def _used_as_integer(self, original: Any, tensor: Any) -> Any:
         """An index, the end of a slice, a size."""
-        if tensor.is_cuda and self._is_made_up(tensor):
+        if self._is_made_up(tensor):
             self._sizes.note("an integer read back")
         return original(tensor)
 
+    def _selected_on_host(self, original: Any, tensor: Any, *arguments: Any, **options: Any) -> Any:
+        """Of what was copied back and is not known; on the device, `nonzero` is answered in `sizes.py`."""
+        if not tensor.is_cuda and self._is_made_up(tensor):
+            self._sizes.note("nonzero")
+        return original(tensor, *arguments, **options)
+
     def _is_made_up(self, tensor: Any) -> bool:
         values = self._known.of(tensor)
-        return values is None or values.assumed
+        return tensor.is_cuda if values is None else values.assumed
 
     # --- booleans ---
 
@@ -231,7 +253,13 @@ class Readings:
         return 0.5 if function in (operator.eq, operator.ne) else 1.0
 
     def _always(self, truth: bool) -> Callable[..., Any]:
-        return lambda original, *arguments, **options: self._set(original(*arguments, **options), truth)
+        def answer(original: Any, *arguments: Any, **options: Any) -> Any:
+            result = original(*arguments, **options)
+            if result.is_cuda and result.numel() <= MOST:
+                self._known.remember(result, self._torch.full(result.shape, truth))
+            return self._set(result, truth)
+
+        return answer
 
     def _kept(self, original: Any, tensor: Any, *arguments: Any, **options: Any) -> Any:
         result = original(tensor, *arguments, **options)
@@ -324,7 +352,7 @@ def make_readable(fraction: float) -> Sizes:
     """
     import torch
 
-    known = Known(torch)
+    known = Known(torch, fraction)
     sizes = Sizes(torch, known, fraction)
     readings = Readings(torch, known, sizes)
     known.follow()

@@ -72,7 +72,7 @@ def test_values_read_back_let_a_program_go_on(traced):
         "classes": 4,
         "action": 4096,
         "inverse": 3,
-        "made up": 1,
+        "made up": 4096 * 8,
         "lbfgs": 100,
         "features": [4, 8],
         "graph": True,
@@ -92,3 +92,51 @@ def test_values_read_back_let_a_program_go_on(traced):
         ("the gradient of masked_scatter", "within torch"),
     }
     assert trace["integers_read"] >= 1
+
+
+# the quotation names what a line shows; those of SIZES must be told, those of HARMLESS must not
+COUNTS = """
+import torch
+x = torch.randn(64, 32).cuda()
+mask, host = x > 0, None
+def rows(count): return torch.zeros(count, 4, device="cuda")
+def longest(): return int(x.argsort(1).max())
+class Batch:
+    def __init__(self): self.count = round((x > 1).sum().item())
+for _ in range(int(mask.sum())): break                              # "loop"
+for _ in range(x.sum(1).max().long().item()): break                 # "item"
+for _ in range(x.argmax()): break                                   # "tensor"
+torch.zeros(int(x.long().max()), device="cuda")                     # "shape"
+n = 2 + float(x.mean()) // 1; y = x[: int(n)]                       # "slice"
+rows(int(mask[0].sum()))                                            # "argument"
+torch.empty(longest() + 1)                                          # "returned"
+for k in x.long().sum(1).tolist(): torch.arange(k)                  # "list"
+lengths = mask.sum(1).cpu()
+torch.zeros(lengths.max().item())                                   # "host"
+(x > 2).cpu().nonzero()                                             # "host mask"
+batch = Batch()                                                     # "attribute"
+[None for _ in range(batch.count)]
+known = torch.tensor([3, 7, 2]).cuda()
+for _ in range(int(known.max())): rows(known.sum().item())          # "known"
+correct = 0
+correct += int((x.argmax(1) == 1).sum())                            # "accuracy"
+print(int(x.long().max()), float(x.mean()), correct / 64)           # "printed"
+history = []; history.append((x > 0).float().mean().item())         # "kept"
+if int(torch.isnan(x).sum()) > 0: raise SystemExit("not a number")  # "not finite"
+if not int(torch.isfinite(x).sum()) == x.numel(): raise SystemExit("finite")  # "finite"
+"""
+
+
+def test_sizes_and_counts_made_of_numbers_that_are_not_known_are_told(traced):
+    done, trace = traced(COUNTS)
+    assert done.returncode == 0, done.stderr
+    lines = COUNTS.splitlines()
+    told = {
+        line.split('"')[-2] if '# "' in (line := lines[frame[1] - 1]) else line.split("(")[0].split()[-1]
+        for size in trace["sizes"]
+        for frame in size["frames"][:1]
+    }
+    assert told == {
+        "loop", "item", "tensor", "shape", "slice", "argument", "list", "host", "host mask",
+        "longest", "__init__",
+    }  # fmt: skip

@@ -61,9 +61,12 @@ def _fill(torch: Any, least: int) -> Callable[..., Any]:
 
 
 def _is_large(torch: Any, tensor: Any, least: int = COPIED) -> bool:
-    """Whether it is floating point in the CPU's memory and has at least so many elements."""
+    """Whether it is floating point in the CPU's memory and has at least so many elements.
+
+    Subclasses (DTensor, FakeTensor, quantised ones) may have no memory of their own, or be more than it.
+    """
     return bool(
-        isinstance(tensor, torch.Tensor)
+        type(tensor) in (torch.Tensor, torch.nn.Parameter)
         and tensor.device.type == "cpu"
         and tensor.layout is torch.strided
         and (tensor.is_floating_point() or tensor.is_complex())
@@ -116,6 +119,9 @@ class _Copies:
 
     def _forget(self, tensor: Any) -> Any:
         """Gives the pages of a new tensor back, which come again as zeros."""
+        if type(tensor) is not self._torch.Tensor:  # a mode that is active made another kind of it
+            with self._torch.no_grad():
+                return tensor.zero_()
         address, size = tensor.data_ptr(), tensor.untyped_storage().nbytes()
         first = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE
         last = (address + size) // mmap.PAGESIZE * mmap.PAGESIZE
@@ -214,6 +220,8 @@ class _Copies:
 
         def make(original: Any, *arguments: Any, **options: Any) -> Any:
             like = next((value for value in arguments[:1] if isinstance(value, torch.Tensor)), None)
+            if like is not None and type(like) not in (torch.Tensor, torch.nn.Parameter):
+                return original(*arguments, **options)
             device = options.get("device", "cpu" if like is None else like.device)
             asked = _count(arguments, options) if like is None else like.numel()
             dtype = options.get("dtype") or (torch.get_default_dtype() if like is None else like.dtype)

@@ -10,6 +10,7 @@ Which rank: the first, or the middle one (N // 2 of N), for the first often does
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 from typing import Any, Callable, Dict, List, Mapping, Optional
@@ -28,6 +29,7 @@ class Alone:
     def __init__(self, middle: bool = False, world_size: Optional[int] = None) -> None:
         self._middle, self._world_size = middle, world_size
         self._stores: List[Any] = []  # C++ holds only a half of a store that is written in Python
+        self._ended: Optional[Dict[str, Any]] = None  # the facts when the last process group was destroyed
 
     def wanted(self, world_size: int) -> int:
         """The rank of `world_size` that is traced."""
@@ -56,13 +58,27 @@ class Alone:
                     setattr(module, name, answer)
         initialise = c10d.init_process_group
 
+        @functools.wraps(initialise)
         def init_process_group(*arguments: Any, **options: Any) -> Any:
             result = initialise(*arguments, **options)
             self._leave_to_children(c10d.get_rank(), c10d.get_world_size())
             return result
 
+        destroy = c10d.destroy_process_group
+
+        @functools.wraps(destroy)
+        def destroy_process_group(*arguments: Any, **options: Any) -> Any:
+            self._ended = self.facts()
+            return destroy(*arguments, **options)
+
         for module in (c10d, torch.distributed):
             module.init_process_group = init_process_group
+            module.destroy_process_group = destroy_process_group
+
+    def facts(self) -> Dict[str, Any]:
+        """Rank, world size and process groups (see `facts`), also when they are gone."""
+        found = facts()
+        return found if found["groups"] or self._ended is None else self._ended
 
     def replace_launcher(self, module: Any) -> None:
         """torchrun's agent becomes its one worker; `module` is LAUNCHER."""
@@ -260,6 +276,28 @@ class Collectives:
         self._hold = hold
         self._settled_at = -1
         hold(True)
+
+    def attach(self, torch: Any) -> None:
+        """Lets go of all before process groups are destroyed, which waits for them."""
+        if not torch.distributed.is_available():
+            return
+        c10d = sys.modules["torch.distributed.distributed_c10d"]
+        for name in ("destroy_process_group", "_shutdown_process_group", "_abort_process_group"):
+            if hasattr(c10d, name):
+                replacement = self._letting_go(getattr(c10d, name))
+                for module in (c10d, torch.distributed):
+                    setattr(module, name, replacement)
+
+    def _letting_go(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def ending(*arguments: Any, **options: Any) -> Any:
+            self._hold(False)
+            try:
+                return function(*arguments, **options)
+            finally:
+                self._hold(True)
+
+        return ending
 
     def settle(self, step: int) -> None:
         """Lets go of all ended collectives, once a step."""

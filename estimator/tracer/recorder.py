@@ -62,6 +62,7 @@ class Recorder:
 
         self._torch = torch
         os.register_at_fork(after_in_child=self._leave_alone)
+        self._collectives.attach(torch)
         self._is_compiling = getattr(torch.compiler, "is_dynamo_compiling", torch.compiler.is_compiling)
         torch.cuda._lazy_call(self._start)
         torch.autograd.backward = self._around_backward(torch.autograd.backward)

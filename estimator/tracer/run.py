@@ -163,7 +163,7 @@ class TracedRun:
             "made_up": self._made_up.listed(),
             "events": None,
         }
-        trace.update(ranks.facts())
+        trace.update(self._alone.facts())
         if self._recorder is not None and self._recorder.recording:
             if end == "steps" and not self._recorder.life.evaluations:
                 trace["unreached"] = self._gradless.unreached()[:MAX_PLACES]

@@ -44,6 +44,7 @@ for step in range(10):
     dist.all_reduce(total)
     dist.barrier()
 print(rank, sizes, total.item(), flush=True)
+dist.destroy_process_group()
 """
 DDP = "model = torch.nn.parallel.DistributedDataParallel(model, device_ids=[rank])"
 FSDP = "from torch.distributed.fsdp import fully_shard; [fully_shard(m) for m in model]; fully_shard(model)"
@@ -83,7 +84,9 @@ def state_bytes(trace: dict) -> int:
 
 
 def test_ddp_holds_all_parameters_and_buckets_of_gradients(tmp_path: Path) -> None:
-    (trace,) = launch(tmp_path, TRAINING.replace("WRAP", DDP), middle=True)
+    program = TRAINING.replace("WRAP", DDP).replace("range(10)", "range(2)")  # comes to its end
+    (trace,) = launch(tmp_path, program, middle=True)
+    assert trace["end"] == "script"
     assert (trace["rank"], trace["world_size"], trace["device"]) == (2, RANKS, 2)
     assert trace["groups"] == [{"backend": "nccl", "ranks": RANKS}]
     # parameters, gradients, two moments, and the buckets, which are another copy of the gradients

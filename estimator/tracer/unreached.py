@@ -1,4 +1,4 @@
-"""Code of the user that runs without gradients, as evaluations do, and that was not reached."""
+"""Code of the user that runs without gradients, as evaluations do, and that is still ahead."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import ast
 import functools
 import linecache
 import sys
-from typing import Any, Dict, Iterator, List, Set, Tuple
+from typing import Any, Dict, List, Set, Tuple
 
+from .ahead import ahead
 from .inputs import is_installed
 
 SWITCHES = ("no_grad", "inference_mode")
+MAX_FILES = 1000
 _Place = Tuple[str, int]
 
 
@@ -45,32 +47,43 @@ class Gradless:
         return __enter__
 
     def unreached(self) -> List[Dict[str, Any]]:
-        """File and line of the places in the user's modules that were not entered."""
-        files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
-        return [
-            {"file": file, "line": begin}
-            for file in sorted(file for file in files if isinstance(file, str) and not is_installed(file))
+        """File and line of the places that were not entered, and that the caller may still come to."""
+        modules = list(sys.modules.values())
+        paths = {path for module in modules if isinstance(path := getattr(module, "__file__", None), str)}
+        files = [file for file in sorted(paths) if not is_installed(file)]
+        places = [
+            (file, begin)
+            for file in files
             for begin, end in _places(file)
             if not any((file, line) in self._entered for line in range(begin, end + 1))
         ]
+        lines = ahead(sys._getframe(1), files[:MAX_FILES]) if places else []
+        return [
+            {"file": file, "line": line}
+            for file, line in places
+            if any(file == where and first <= line <= last for where, first, last in lines)
+        ]
 
 
-def _places(file: str) -> Iterator[Tuple[int, int]]:
+@functools.lru_cache(maxsize=None)
+def _places(file: str) -> List[Tuple[int, int]]:
     """First and last line of what switches gradients off in a file: a `with`, or a function's decorators."""
     text = "".join(linecache.getlines(file))
     if not any(name in text for name in SWITCHES):
-        return
+        return []
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
-        return
+        return []
+    found: List[Tuple[int, int]] = []
     node: Any
     for node in ast.walk(tree):
         if isinstance(node, ast.With):
             if any(_switches(item.context_expr) for item in node.items):
-                yield node.lineno, node.body[0].lineno
+                found.append((node.lineno, node.body[0].lineno))
         elif any(_switches(decorator) for decorator in getattr(node, "decorator_list", ())):
-            yield node.decorator_list[0].lineno, node.lineno
+            found.append((node.decorator_list[0].lineno, node.lineno))
+    return found
 
 
 def _switches(expression: Any) -> bool:

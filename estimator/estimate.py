@@ -302,15 +302,24 @@ def _examine(trace: Trace, gpu: GPU, one_of_several: bool) -> _Process:
         return tuple(f"{trace.program}: {text}" if one_of_several else text for text in texts)
 
     return _Process(
-        trace, replayed, config, named(shortages), *_bounds(trace, replayed, named, doubts), named(remarks)
+        trace,
+        replayed,
+        config,
+        named(shortages),
+        *_bounds(trace, replayed, config, named, doubts),
+        named(remarks),
     )
 
 
 def _bounds(
-    trace: Trace, replayed: Replay, named: Callable[[list[str]], tuple[str, ...]], doubts: list[str]
+    trace: Trace,
+    replayed: Replay,
+    config: AllocatorConfig | None,
+    named: Callable[[list[str]], tuple[str, ...]],
+    doubts: list[str],
 ) -> tuple[tuple[str, ...], tuple[Bound, ...]]:
     """The doubts about one process, for people and one by one."""
-    found = of_trace(trace, replayed)
+    found = of_trace(trace, replayed, config)
     return named(doubts + told(found)), (*(Bound(text, "run") for text in named(doubts)), *found)
 
 

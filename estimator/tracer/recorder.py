@@ -97,6 +97,7 @@ class Recorder:
             "only_infers": self.life.only_infers,
             "unknown_calls": self._device.unknown_calls(),
             "invented": self._device.invented() + compile.assumptions() + backend.assumptions(),
+            "largest_convolution": self._device.largest_convolution(),
             "read_back": sum(event.kind == fake.READ_BACK for event in events),
         }
         traces = [
@@ -381,15 +382,16 @@ def _private(segments: List[Dict[str, Any]], device: int) -> List[Dict[str, int]
 
 
 def _touched(events: List[fake.Event], marks: int) -> List[Dict[str, Any]]:
-    """Each place that a library wrote to, once an interval."""
-    seen = {
-        (event.interval, TOUCHED[event.kind], event.address): event.size
-        for event in events
-        if event.kind in TOUCHED and event.interval < marks
-    }
+    """Each place that a library wrote to, once an interval; workspaces of cuDNN once for each size."""
+    seen = {}
+    for event in events:
+        if event.kind in TOUCHED and event.interval < marks:
+            cudnn = event.kind == fake.DNN_WORKSPACE
+            key = (event.interval, TOUCHED[event.kind], event.address, cudnn, event.size if cudnn else 0)
+            seen[key] = event.size
     return [
-        {"mark": interval, "owner": owner, "address": address, "bytes": size}
-        for (interval, owner, address), size in seen.items()
+        {"mark": interval, "owner": owner, "address": address, "bytes": size, "cudnn": cudnn}
+        for (interval, owner, address, cudnn, _), size in seen.items()
     ]
 
 

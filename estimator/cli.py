@@ -234,6 +234,7 @@ def _estimate(
                 traced.failures,
                 traced.host_memory_bytes,
                 traced.notes,
+                configured.guard.enabled,
             )
         title = shlex.join(words) if is_command else launch.name
         outputs.write(traced.traces, f"{launch.name} on {gpu.name}")

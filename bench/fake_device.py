@@ -25,7 +25,8 @@ def environment(
         "library": str(ROOT / "fake_cuda" / "lib" / "libgpumem_cuda.so"),
         "devices": [
             {
-                "name": gpu.name, "uuid": "GPU-0", "memory_bytes": gpu.memory_bytes, "index": 0,
+                "name": gpu.name, "uuid": "GPU-0", "index": 0,
+                "memory_bytes": gpu.usable_bytes if enforce_limit else gpu.memory_bytes,
                 "context_bytes": gpu.context_bytes, "compute_capability": gpu.capability,
                 "sm_count": gpu.sm_count,
             }

@@ -16,7 +16,7 @@ import threading
 import warnings
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
-from . import backend, compile
+from . import backend, compile, repeats
 from . import device as fake
 from .life import Life, describe
 from .modules import ModuleCalls
@@ -115,6 +115,15 @@ class Recorder:
         columns, positions, calls, frames, stacks = self._columns(history, self._streams[index].cuda_stream)
         positions = [0] * self._first_marks[index] + positions
         calls = [0] * self._first_calls[index] + calls
+        ended = [
+            at
+            for at, mark, before in zip(positions[1:], self._marks[1:], self._marks)  # noqa: B905
+            if mark["step"] > before["step"]
+        ]
+        same = repeats.left_out(columns, ended)
+        columns = repeats.without(columns, same)
+        positions = [repeats.moved(at, same) for at in positions]
+        calls = [repeats.moved(at, same) for at in calls]
         marks = [
             {"event": at, **mark, "phase": _phase(mark["phase"], during)}
             for at, mark, during in zip(positions, self._marks, self._passes)  # noqa: B905 - newer than 3.9
@@ -183,6 +192,10 @@ class Recorder:
     def allocated(self) -> int:
         """Bytes allocated on the GPU."""
         return int(self._torch.cuda.memory_allocated()) if self.recording else 0
+
+    def allocations(self) -> int:
+        """How many there were so far."""
+        return int(self._torch.cuda.memory_stats().get("allocation.all.allocated", 0))
 
     def hold(self, size: int) -> None:
         """Allocates what batches that are left out would have kept."""

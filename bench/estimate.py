@@ -31,7 +31,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
     estimate = [
-        sys.executable, "-m", "estimator", "estimate", "--gpu", "a100-80gb", "--steps", "3",
+        sys.executable, "-m", "estimator", "estimate", "--no-cache", "--gpu", "a100-80gb", "--steps", "3",
         "--", sys.executable, str(ROOT / "examples" / "gpt2.py"),
     ]  # fmt: skip
     imports, estimates = [], []

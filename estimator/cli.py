@@ -20,9 +20,12 @@ from estimator import doctor, explain_cli, replay_cli
 
 if TYPE_CHECKING:
     from estimator.catalog import GPU, Catalog
+    from estimator.dry_run import Launch
     from estimator.outputs import Outputs
+    from estimator.remembered import Remembered
     from estimator.sandbox import Usage
     from estimator.trace import InputFile
+    from settings import Estimate as EstimateSettings
     from settings import Settings
 
 COULD_NOT, INTERRUPTED = 1, 130
@@ -130,6 +133,12 @@ def estimate(
         Path | None,
         typer.Option(metavar="FILE", help="Draw memory over time by owner: .html, .svg or .png."),
     ] = None,
+    cache: Annotated[
+        bool,
+        typer.Option(
+            "--cache/--no-cache", help="Reuse an earlier estimate if the job starts the same, unchanged."
+        ),
+    ] = True,
     config: Annotated[
         Path | None, typer.Option(metavar="FILE", help="gpumem.toml. [default: /etc/gpumem/gpumem.toml]")
     ] = None,
@@ -158,6 +167,7 @@ def estimate(
             outputs,
             advise,
             batch_option,
+            cache,
         )
     except _Failed as failed:
         if as_json:
@@ -186,9 +196,10 @@ def _estimate(
     outputs: Outputs,
     advise: bool,
     batch_option: str | None,
+    cache: bool,
 ) -> None:
     import settings
-    from estimator import report, sandbox, sbatch_options, trace_run
+    from estimator import inputs, report, sandbox, sbatch_options, trace_run
     from estimator.advice import advise as advice_for
     from estimator.advice import retraced
     from estimator.batch_script import NotABatchScript
@@ -196,7 +207,7 @@ def _estimate(
     from estimator.dry_run import Launch
     from estimator.estimate import EstimateError
     from estimator.estimate import estimate as estimated
-    from estimator.outputs import OutputError, largest
+    from estimator.outputs import OutputError, Outputs, largest
     from estimator.smaller_batch import NoSuchOption, halved
 
     try:
@@ -223,21 +234,30 @@ def _estimate(
             _wrong_usage(f"--array {array}: not indices as sbatch takes them, such as 0-15:4,20")
         launch = replace(launch, world_size=world_size)
         gpu = _choose(catalog, configured, gpu_name, launch.script.partition if launch.script else None)
-        with _progress(f"{launch.name} on a pretend {gpu.key}") as watch:
-            traced = trace_run.run(launch, gpu, limits, os.environ, watch)
-            outputs.keep_traces(traced.traces)
-            result = estimated(
-                traced.traces,
-                gpu,
-                limits,
-                traced.wall_s,
-                traced.failures,
-                traced.host_memory_bytes,
-                traced.notes,
-                configured.guard.enabled,
-            )
         title = shlex.join(words) if is_command else launch.name
-        outputs.write(traced.traces, f"{launch.name} on {gpu.name}")
+        remembered = _remembered(launch, gpu, limits) if cache else None
+        wants_trace = advise or outputs != Outputs()
+        earlier = None
+        with _progress(f"{launch.name} on a pretend {gpu.key}") as watch:
+            if remembered is not None and remembered.any and not wants_trace:
+                earlier = remembered.find(lambda: trace_run.starts(launch, gpu, limits, os.environ))
+            if earlier is None:
+                traced = trace_run.run(launch, gpu, limits, os.environ, watch)
+                outputs.keep_traces(traced.traces)
+                result = estimated(
+                    traced.traces,
+                    gpu,
+                    limits,
+                    traced.wall_s,
+                    traced.failures,
+                    traced.host_memory_bytes,
+                    traced.notes,
+                )
+                if remembered is not None and not traced.failures:
+                    remembered.keep(traced.launches, result)
+                outputs.write(traced.traces, f"{launch.name} on {gpu.name}")
+            else:
+                result = earlier
         advice = advice_for(largest(traced.traces), result, gpu) if advise else []
         if advise and batch_option:
             with halved(launch, batch_option) as (smaller, change):
@@ -260,13 +280,23 @@ def _estimate(
         raise _Failed(str(error), error.inputs) from None
     if as_json:
         asked = {"advice": [one.to_json() for one in advice]} if advise else {}
-        print(json.dumps(report.to_json(result) | asked))
+        name = launch.script.job_name if launch.script and inputs.name_jobs(result.inputs) else None
+        more = {"reused": earlier is not None, "job_name": name}
+        print(json.dumps(report.to_json(result) | more | asked))
     else:
         from rich.console import Console
 
         report.show(result, Console(), title)
         if advise:
             report.show_advice(advice, Console())
+
+
+def _remembered(launch: Launch, gpu: GPU, settings: EstimateSettings) -> Remembered | None:
+    """The user's earlier estimates of such jobs; None where there is no home to keep them."""
+    from estimator.remembered import Remembered, folder_of
+
+    folder = folder_of(os.environ)
+    return Remembered(folder, launch, gpu, settings) if folder is not None else None
 
 
 def _outputs(trace: Path | None, snapshot: Path | None, plot: Path | None) -> Outputs:

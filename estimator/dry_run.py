@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from estimator.layout import Layout
 from settings import MIB
 from settings import Estimate as Settings
 
+MOST_LAUNCHES, MOST_BYTES = 1000, 1024**2  # noted, and bytes of one
 JOB_ID = "1"
 GPU_UUID = "GPU-00000000-0000-0000-0000-%012d"
 WRITABLE = ("HOME", "TMPDIR", "SCRATCH", "WORK")  # variables that name folders where jobs write
@@ -105,7 +106,8 @@ class DryRun:
             sandbox.Refused: the job cannot be contained here, and was not run.
         """
         file = self.folder / "tracer.json"
-        file.write_text(json.dumps(configuration), encoding="utf-8")
+        launches = {"out_dir": str(self.out), "folder": str(self.folder)}
+        file.write_text(json.dumps({"launches": launches, **configuration}), encoding="utf-8")
         return sandbox.run(
             _command(self.launch, self.folder),
             cwd=self.launch.cwd,
@@ -178,6 +180,16 @@ def prepared(
         )
         job = _job_environment(environment, launch, middle) | {"PATH": f"{programs}:{search_path}"}
         yield DryRun(launch, gpu, folder, out, gpus, job, search_path)
+
+
+def launches(folder: Path) -> tuple[str, ...]:
+    """What the programs of a dry run noted of themselves (`tracer/launches.py`), in any order."""
+    found = []
+    for path in sorted(folder.glob("launch-*.json"))[: MOST_LAUNCHES + 1]:
+        with suppress(OSError):
+            if path.is_file() and not path.is_symlink() and path.stat().st_size < MOST_BYTES:
+                found.append(path.read_text("utf-8", "replace"))
+    return tuple(found)
 
 
 def _command(launch: Launch, folder: Path) -> list[str]:

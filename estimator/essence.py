@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from estimator import batch_script
@@ -106,3 +107,54 @@ def _without_dates(line: str, apart: frozenset[str]) -> str:
     if (match := _LITERAL.fullmatch(line)) and match[1] in apart:
         return _DATE.sub("DATE", line)
     return _OUTPUT.sub(lambda target: _DATE.sub("DATE", target[0]), line)
+
+
+_LOG = re.compile(r"/dev/null|&[12]|\"?[^\s\"]*(?:\.(?:log|out|err|txt)|(?i:log)[^\s\"]*)\"?")
+_TARGET = re.compile(r"(?:[012&]?>>?|\|\s*tee(?:\s+-a)?\s)\s*(\"[^\"]*\"|&?[^\s<>|&;]+)")
+_ASKING = re.compile(
+    r"\$\((?:date|hostname|pwd|nproc|which|dirname|realpath|basename|wc|echo|expr|shuf|"
+    r"scontrol show hostnames?|"
+    r"nvidia-smi|cat|seq|id)\b[^()`;&<>]*\)"
+)
+_LAUNCHES = re.compile(
+    r"(?:(?:time|exec|nohup|srun|mpirun|mpiexec|stdbuf|numactl|env|(?:uv|poetry|conda) run|"
+    r"-\S+|\d+|\w+=\S*)\s+)*"
+    r"(?:\S*/)?(?:python[\d.]*|torchrun|accelerate|deepspeed)\s"
+)
+_SETS = re.compile(
+    r"(?:(?:export|declare|local|readonly)\s.*|[A-Za-z_]\w*=.*|set\s.*|ulimit\s.*|cd\s.*|"
+    r"module\s.*|ml\s.*|umask\s.*|"
+    r"(?:conda|mamba|micromamba)\s+(?:de)?activate\b.*|wait|exit(?: \d+)?|"
+    r"(?:source|\.)\s+\S*(?:activate(?:\s\S+)?|\.bashrc|\.bash_profile|\.profile|conda\.sh|/etc/\S*))"
+)
+
+
+def is_plain(text: str) -> bool:
+    """Whether a script does nothing but set what programs find, and start them one after another.
+
+    Then it is known by what it starts. Any other may also change files that its programs read, or hang on
+    what they leave behind.
+    """
+    try:
+        script = batch_script.parse(Path("script"), text)
+    except batch_script.NotABatchScript:
+        return False
+    if Path(script.interpreter[0]).name not in _SHELLS:
+        return False
+    found, rest = _lines(text)
+    return not rest and all(_is_plain(line) for line in found)
+
+
+def starts_python(command: Sequence[str]) -> bool:
+    """Whether a command is a launcher or Python itself, not a script that starts them."""
+    return _LAUNCHES.match(f"{shlex.join(command)} ") is not None
+
+
+def _is_plain(line: str) -> bool:
+    if not all(_LOG.fullmatch(target) for target in _TARGET.findall(line)):
+        return False
+    bare = _ASKING.sub("", _TARGET.sub("", line))
+    bare = re.sub(r"'[^']*'|\$\{\w+\}", "", bare)
+    if re.search(r"[`<>|&;]|\$\(|\{|[*?\[]", bare):
+        return False
+    return bool(_LAUNCHES.match(f"{bare} ") or _SETS.fullmatch(bare))

@@ -11,6 +11,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Protocol
 
 from estimator.trace import InputFile
 
@@ -45,6 +46,39 @@ def of_paths(paths: Iterable[str], since_ns: int) -> tuple[InputFile, ...]:
     return tuple(_files(dict.fromkeys(paths), since_ns))
 
 
+class Noted(Protocol):
+    """A file as it was: see `InputFile`."""
+
+    @property
+    def path(self) -> str:
+        """Where it lies."""
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+
+    @property
+    def mtime_ns(self) -> int:
+        """When it was changed (Unix time, ns)."""
+
+    @property
+    def sha256(self) -> str | None:
+        """Of its content, if that was noted."""
+
+
+def is_same(noted: Noted) -> bool:
+    """Whether a file is as it was. One that was only touched (another `git checkout`) is, by its content."""
+    try:
+        status = os.stat(noted.path)  # noqa: PTH116 - the quickest way, in a hot path
+        if status.st_size != noted.size:
+            return False
+        return status.st_mtime_ns == noted.mtime_ns or (
+            noted.sha256 is not None and _sha256(noted.path) == noted.sha256
+        )
+    except (OSError, ValueError):
+        return False
+
+
 def is_of_package(file: InputFile) -> bool:
     """Whether it was installed, and is not the user's own work."""
     return "/site-packages/" in file.path or "/dist-packages/" in file.path
@@ -73,8 +107,26 @@ def _files(paths: Iterable[str], since_ns: int) -> Iterator[InputFile]:
 
 
 def _sha256(path: str) -> str | None:
+    """Of a regular file that is not too large; nothing else is read, and no pipe waited for."""
     try:
-        with open(path, "rb") as file:  # noqa: PTH123
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode) or status.st_size > HASHED_FILE:
+                return None
             return hashlib.sha256(file.read(HASHED_FILE)).hexdigest()
     except OSError:
         return None
+
+
+def name_jobs(files: Iterable[InputFile]) -> bool:
+    """Whether any of the user's own files asks for the job's name, after which it may choose its work."""
+    for file in files:
+        if is_of_package(file) or file.size > HASHED_FILE:
+            continue
+        try:
+            if b"SLURM_JOB_NAME" in Path(file.path).read_bytes()[:HASHED_FILE]:
+                return True
+        except OSError:
+            return True
+    return False

@@ -17,6 +17,7 @@ from settings import Estimate as Settings
 
 MAX_EVENTS = 2_000_000
 SAME_PEAK = 0.02  # of it: tasks of an array whose peaks differ by less are taken to do the same
+LONGEST_LOOK_S = 20  # at what a job starts, before it is traced
 WRITING_S = 10.0  # for the traces of programs that are ended at the time limit
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -37,7 +38,7 @@ class Traced:
     """The traces of a job's Python processes, one of them complete; `failures`: what else went wrong.
 
     `host_memory_bytes` is the most that all its processes together had resident; `notes` tell what the
-    containment lacked.
+    containment lacked. `launches` are what the programs of the first rank and task noted of themselves.
     """
 
     traces: tuple[trace.Trace, ...]
@@ -45,6 +46,23 @@ class Traced:
     wall_s: float
     host_memory_bytes: int
     notes: tuple[str, ...] = ()
+    launches: tuple[str, ...] = ()
+
+
+def starts(launch: Launch, gpu: GPU, settings: Settings, environment: Mapping[str, str]) -> tuple[str, ...]:
+    """What a job starts, as `Traced.launches`: by a dry run that ends where PyTorch begins; () if that fails.
+
+    Raises:
+        sandbox.Refused: the job cannot be contained here, and was not run.
+    """
+    try:
+        with dry_run.prepared(launch, gpu, environment) as place:
+            plan = {"out_dir": str(place.out), "environment": {}}
+            limits = settings.model_copy(update={"timeout_s": min(settings.timeout_s, LONGEST_LOOK_S)})
+            outcome = place.run(limits, {**place.device(), "plan": plan})
+            return dry_run.launches(place.out) if outcome.end == "exit" else ()
+    except FileNotFoundError:
+        return ()
 
 
 def run(
@@ -111,6 +129,7 @@ def _of_two_tasks(array: JobArray, first: Traced, last: Traced) -> Traced:
         first.wall_s + last.wall_s,
         max(first.host_memory_bytes, last.host_memory_bytes),
         tuple(dict.fromkeys((*first.notes, *last.notes))),
+        first.launches,
     )
 
 
@@ -153,6 +172,7 @@ def _with_middle(first: Traced, run_middle: Callable[[], Traced], ranks: int) ->
         first.wall_s + middle.wall_s,
         max(first.host_memory_bytes, middle.host_memory_bytes),
         first.notes,
+        first.launches,
     )
 
 
@@ -189,6 +209,7 @@ def _run(
             skipped = staging.skipped(place.out, shims.NETWORK)
             contained = staging.of_container(launch.name, place.out)
             noted = inputs.noted(place.out, folder)
+            launches = dry_run.launches(place.out)
             traces = tuple(_without_copy(one, folder) for one in trace.read_all(place.out))
     except (FileNotFoundError, trace.TraceError) as error:
         raise TraceFailed(str(error)) from None
@@ -212,7 +233,7 @@ def _run(
     if failed is None or any(one.end == "exception" for one in traces):
         failed = None
     failures = (trace.printable(failed),) if failed is not None else ()
-    return Traced(traces, failures, outcome.wall_s, outcome.memory_peak_bytes, outcome.notes)
+    return Traced(traces, failures, outcome.wall_s, outcome.memory_peak_bytes, outcome.notes, launches)
 
 
 # --- before the run ---

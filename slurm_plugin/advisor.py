@@ -130,7 +130,7 @@ class Advisor:
         if job is None:
             decision = policy.passed(understood.reason, policy.asked_text(submission))
         else:
-            known = await self._still_known(understood.fingerprint, submission.uid)
+            known = await self._still_known(understood.fingerprint, submission)
             decision = policy.decide(
                 submission,
                 job,
@@ -148,7 +148,6 @@ class Advisor:
             set=decision.set,
             begin_in_s=decision.begin_in_s,
             environment=decision.environment,
-            export=decision.export,
             admin_comment=admin_comment(decision_id, decision.asked or "gpu"),
             message=decision.message,
         )
@@ -159,9 +158,7 @@ class Advisor:
             job = policy.candidate(submission, self._site)
         except Unsupported as reason:
             return Understood(submission, reason=str(reason))
-        fingerprint = policy.fingerprint(
-            submission, job.partition, self._settings.estimate, guarded=self._settings.guard.enabled
-        )
+        fingerprint = policy.fingerprint(submission, job.partition, self._settings.estimate)
         return Understood(submission, job, fingerprint)
 
     def _follow_up(
@@ -182,14 +179,20 @@ class Advisor:
         self._record(decision_id, understood, decision, known, task)
         self._finder.expect(decision_id, understood.submission.uid, partial(self._found, decision_id, task))
 
-    async def _still_known(self, fingerprint: str, uid: int) -> Known | None:
+    async def _still_known(self, fingerprint: str, submission: Submission) -> Known | None:
         known = self._known.get(fingerprint)
-        if known is None or not known.inputs:
+        if known is None:
+            return None
+        if known.estimate is not None and known.estimate.job_name not in (None, submission.name):
+            return None
+        if not known.inputs:
             return known
         if self._looks >= _MOST_LOOKS:  # the file system hangs; do not pile up threads' work behind it
             return None
         self._looks += 1
-        look = asyncio.get_running_loop().run_in_executor(self._lookers, unchanged, known.inputs, uid)
+        look = asyncio.get_running_loop().run_in_executor(
+            self._lookers, unchanged, known.inputs, submission.uid
+        )
         look.add_done_callback(self._looked)
         done, _ = await asyncio.wait([look], timeout=_LOOK_AT_INPUTS_S)
         return known if done and look.result() else None
@@ -240,7 +243,6 @@ class Advisor:
                 held_s=None if decision.action == "defer" else 0.0,
                 needed_bytes=decision.share.needed_bytes if decision.share else None,
                 promised_bytes=decision.share.promised_bytes if decision.share else None,
-                limit_bytes=decision.share.limit_bytes if decision.share else None,
                 request=_stored(submission) if keep else None,
             )
 
@@ -314,13 +316,7 @@ class Advisor:
         """Gives a job that waits its share of a GPU, or all of it, and lets it start."""
         whole = task.job.partition.shards_per_gpu
         part = policy.share(
-            known,
-            task.job,
-            task.submission,
-            self._settings,
-            self._margins(),
-            task.fingerprint,
-            at_submission=False,
+            known, task.job, task.submission, self._settings.estimate, self._margins(), task.fingerprint
         )
         state: policy.State = "released"
         reason: str | None = None

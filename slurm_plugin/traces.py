@@ -8,6 +8,7 @@ import logging
 import os
 import pwd
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -227,6 +228,8 @@ class UserRun:
         options = ["--json", "--gpu", task.gpu, "--timeout", f"{self._timeout_s:g}", "--chdir", work_dir]
         if array := task.submission.array_inx:
             options += ["--array", array]
+        if name := task.submission.name:
+            options += ["--sbatch", shlex.join([f"--job-name={name}"])]
         if self._config is not None:
             options += ["--config", str(self._config)]
         process = subprocess.Popen(

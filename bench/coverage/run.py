@@ -82,7 +82,8 @@ def run(row: Row) -> Result:
         )
     timeout = () if "--timeout" in row.args else ("--timeout", str(TIMEOUT_S))
     command = [
-        sys.executable, "-P", "-m", "estimator", "estimate", "--json", "--gpu", row.gpu, *timeout, *row.args,
+        sys.executable, "-P", "-m", "estimator", "estimate", "--no-cache",
+        "--json", "--gpu", row.gpu, *timeout, *row.args,
         "--chdir", str(SCRIPTS), *_what_runs(row.words()),
     ]  # fmt: skip
     programs = str(Path(sys.executable).parent)  # torchrun and the like

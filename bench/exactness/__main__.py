@@ -41,7 +41,8 @@ def estimate(row: dict[str, str], code: Path, python: str, gpu: str) -> dict[str
     with tempfile.TemporaryDirectory() as folder:
         kept = Path(folder) / "trace.json"
         done = subprocess.run(
-            [sys.executable, "-m", "estimator", "estimate", "--json", "--gpu", gpu, "--timeout", "300",
+            [sys.executable, "-m", "estimator", "estimate", "--no-cache",
+        "--json", "--gpu", gpu, "--timeout", "300",
              "--steps", steps, "--trace", str(kept), "--", python, str(SCRIPT), *words],
             cwd=ROOT, env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
             capture_output=True, text=True,

@@ -25,7 +25,8 @@ GIB = 1024**3
 def estimate(job: str, gpu: str, python: str, timeout_s: int) -> dict[str, Any]:
     """The JSON object of `gpumem estimate` for one job."""
     command = [
-        sys.executable, "-m", "estimator", "estimate", "--json", "--gpu", gpu, "--timeout", str(timeout_s),
+        sys.executable, "-m", "estimator", "estimate", "--no-cache",
+        "--json", "--gpu", gpu, "--timeout", str(timeout_s),
         "--", python, "-m", "bench.groundtruth.train", job,
     ]  # fmt: skip
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

@@ -122,7 +122,7 @@ def estimated(model: str) -> tuple[processes.Used, Peaks]:
     """By gpumem."""
     used = processes.run(
         [
-            sys.executable, "-m", "estimator", "estimate", "--json", "--gpu", fake_device.GPU,
+            sys.executable, "-m", "estimator", "estimate", "--no-cache", "--json", "--gpu", fake_device.GPU,
             "--steps", STEPS, "--", sys.executable, SCRIPTS / "train.py", model, "--steps", STEPS_OF_TRUTH,
         ],
         timeout_s=TIMEOUT_S,

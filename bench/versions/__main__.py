@@ -47,7 +47,7 @@ class Row:
 def estimate(python: Path, version: Version, script: Path) -> Row:
     """What `gpumem estimate` says of `script` under that interpreter."""
     gpumem = Path(sys.executable).with_name("gpumem")
-    command = [gpumem, "estimate", "--gpu", GPU, "--json", "--", python, script]
+    command = [gpumem, "estimate", "--no-cache", "--gpu", GPU, "--json", "--", python, script]
     began = time.monotonic()
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     seconds = round(time.monotonic() - began, 1)

@@ -6,12 +6,13 @@ Python 3.9 and newer. Nothing here may raise into the user's program.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 from typing import Any, Dict, FrozenSet
 
-from . import command_line, shadows, torch_import
+from . import command_line, launches, shadows, torch_import
 
 
 def start(configuration: str, known: FrozenSet[str]) -> None:
@@ -26,6 +27,9 @@ def start(configuration: str, known: FrozenSet[str]) -> None:
         argv = command_line.arguments()
         if command_line.installs(argv):
             os._exit(0)
+    if settings.get("launches"):
+        with contextlib.suppress(OSError):
+            launches.note(settings["launches"], command_line.arguments())
     if settings.get("plan"):
         from . import plan
 
@@ -48,6 +52,7 @@ def _before_torch(spec: Any, settings: Dict[str, Any], run: Any) -> None:
     """Loads the fake device under the torch that is about to be imported."""
     from . import backend, device, elf, facades
 
+    launches.entered()
     folder = os.path.dirname(spec.origin)
     try:
         stand_ins = facades.Facades(settings["library"])

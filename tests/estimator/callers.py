@@ -83,7 +83,7 @@ class Caller:
         """Runs `gpumem` in their folder."""
         return self.user.run(
             [sys.executable, "-c", GPUMEM, *arguments],
-            env={"HOME": str(self.work), **environment},
+            env={"HOME": str(self.work), "XDG_CACHE_HOME": "/proc/none", **environment},
             cwd=self.work,
         )
 

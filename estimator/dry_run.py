@@ -10,7 +10,18 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from estimator import batch_script, failure, folders, inputs, job_array, layout, sandbox, shims, starter
+from estimator import (
+    batch_script,
+    failure,
+    folders,
+    inputs,
+    job_array,
+    launchers,
+    layout,
+    sandbox,
+    shims,
+    starter,
+)
 from estimator.batch_script import BatchScript
 from estimator.catalog import GPU
 from estimator.job_array import JobArray
@@ -23,6 +34,7 @@ JOB_ID = "1"
 GPU_UUID = "GPU-00000000-0000-0000-0000-%012d"
 WRITABLE = ("HOME", "TMPDIR", "SCRATCH", "WORK")  # variables that name folders where jobs write
 OFFLINE = {"WANDB_MODE": "offline", "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+CONFIGURATION_BYTES = 64 * 1024  # of a launcher's file: no more is read
 CLUSTER_VARIABLES = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "PMI_", "PMIX_", "GPUMEM_")
 LIBRARY = Path(__file__).parent / "fake_cuda" / "lib" / "libgpumem_cuda.so"
 
@@ -45,8 +57,22 @@ class Launch:
     @property
     def layout(self) -> Layout:
         """Nodes, tasks and GPUs; `world_size` is the number of ranks if it is known better than they are."""
-        found = layout.of_script(self.script) if self.script else layout.of_command(self.command)
+        if self.script:
+            found = layout.of_script(self.script)
+        else:
+            found = layout.of_command(self.command, self._configured())
         return found.with_ranks(self.world_size) if self.world_size else found
+
+    def _configured(self) -> Mapping[str, int]:
+        """What the launcher in the command reads from a file, if it can be read."""
+        name = launchers.configuration(self.command)
+        if name is None:
+            return {}
+        try:
+            with (self.cwd / name).open(encoding="utf-8", errors="replace") as file:
+                return launchers.configured(file.read(CONFIGURATION_BYTES))
+        except (OSError, ValueError):
+            return {}
 
     @classmethod
     def of_script(

@@ -99,6 +99,23 @@ def understand(argv: Sequence[str]) -> Launched | None:
     )
 
 
+def configuration(words: Sequence[str]) -> str | None:
+    """The file that `accelerate launch` is told to take its options from."""
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        name, equals, value = word.partition("=")
+        if name in ("--config_file", "--config-file"):
+            return (value if equals else following) or None
+        if word.endswith(".py"):
+            break
+    return None
+
+
+def configured(text: str) -> dict[str, int]:
+    """Processes and machines in such a file: YAML, or JSON, which is read the same way."""
+    pairs = re.findall(r"""^\s*["']?(num_processes|num_machines)["']?\s*:\s*["']?(\d{1,5})\b""", text, re.M)
+    return {name.replace("_", "-"): int(value) for name, value in pairs if int(value)}
+
+
 def program_words(argv: Sequence[str]) -> list[str]:
     """`argv` of a Python interpreter from its program on: a file, or `-m` and a module, or `-c` and code."""
     words = list(argv[1:])

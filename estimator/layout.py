@@ -83,11 +83,16 @@ def _of_options(script: BatchScript, options: Mapping[str, str]) -> Layout:
     return Layout(nodes, tasks, min(of_node, MOST_GPUS), of_task)
 
 
-def of_command(words: Sequence[str]) -> Layout:
-    """What a launcher in the command is told (`torchrun --nproc-per-node 4 ...`); else one GPU."""
-    options = _options(words) if is_launched(words) else {}
-    count = next((value for name in _COUNTS if (value := options.get(name))), 1)
+def of_command(words: Sequence[str], configured: Mapping[str, int] | None = None) -> Layout:
+    """What a launcher in the command is told (`torchrun --nproc-per-node 4 ...`); else one GPU.
+
+    `configured` are options that a file of configuration sets (see `launchers.configured`).
+    """
+    options = {**(configured or {}), **_options(words)} if is_launched(words) else {}
     nodes = next((value for name in _NODES if (value := options.get(name))), 1)
+    name, count = next(((name, value) for name in _COUNTS if (value := options.get(name))), ("", 1))
+    if name == "num-processes":  # of all nodes together
+        count = -(-count // nodes)
     if Path(words[0]).name in ("srun", "mpirun", "mpiexec", "mpiexec.hydra"):
         return Layout(nodes, max(count, nodes), min(-(-max(count, nodes) // nodes), MOST_GPUS))
     return Layout(nodes, nodes, min(count, MOST_GPUS))

@@ -8,6 +8,7 @@ import pytest
 
 from estimator import layout
 from estimator.batch_script import parse
+from estimator.dry_run import Launch
 from estimator.layout import Layout
 
 
@@ -81,3 +82,15 @@ def test_tasks_are_told_only_if_they_were_asked_for() -> None:
         lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in options)]
         asked = parse(Path("train.sh"), "\n".join(lines))
         assert ("SLURM_NTASKS" in layout.slurm_variables(layout.of_script(asked), asked)) is told
+
+
+def test_accelerate_reads_its_processes_from_a_file(tmp_path: Path) -> None:
+    (tmp_path / "ddp.yaml").write_text("distributed_type: MULTI_GPU\nnum_machines: 2\nnum_processes: 8\n")
+
+    def of(command: str) -> Layout:
+        return Launch.of_command(command.split(), tmp_path).layout
+
+    assert of("accelerate launch --config_file ddp.yaml train.py") == Layout(2, 2, 4)
+    assert of("accelerate launch --config_file=ddp.yaml --num_processes 4 train.py") == Layout(2, 2, 2)
+    assert of("accelerate launch --config_file none.yaml train.py") == Layout()
+    assert of("python train.py --config_file ddp.yaml") == Layout()

@@ -46,6 +46,8 @@ class Recorder:
         self._in_backward = False
         self._main = threading.get_ident()
         self._depth = 0  # of module calls in the main thread
+        self._outer_steps = 0  # that are going on, and take steps of optimizers within
+        self._stepped: Any = None  # an optimizer that took a step within
         self._forked = False  # a data loading worker, whose modules are transforms: CUDA may not be touched
         self._held: List[int] = []
         self._calls = ModuleCalls(lambda: self._note(CALL_BYTES))
@@ -264,9 +266,33 @@ class Recorder:
     def _after_step(self, optimizer: Any) -> None:
         if not self.recording:
             return
-        self.life.took_step(optimizer)
         self._own(self._mark("forward"), "optimizer_state", _nested(list(optimizer.state.values())))
+        if self._outer_steps:
+            self._stepped = optimizer
+        else:
+            self._count_step(optimizer)
+
+    def _count_step(self, optimizer: Any) -> None:
+        self.life.took_step(optimizer)
+        self._marks[-1]["step"] = self.life.steps()
         self.life.may_end()
+
+    def as_one_step(self, function: Any) -> Any:
+        """Wraps a function: the optimizer steps that it takes, such as one for each group, are one."""
+
+        @functools.wraps(function)
+        def step(*arguments: Any, **options: Any) -> Any:
+            self._outer_steps += 1
+            try:
+                result = function(*arguments, **options)
+            finally:
+                self._outer_steps -= 1
+            if self._stepped is not None and not self._outer_steps:
+                optimizer, self._stepped = self._stepped, None
+                self._count_step(optimizer)
+            return result
+
+        return step
 
     def _own(self, index: int, owner: str, tensors: Any) -> None:
         with warnings.catch_warnings():  # of fake tensors; a program may have made them errors

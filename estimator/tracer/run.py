@@ -82,7 +82,7 @@ class TracedRun:
 
     def attach(self) -> None:
         """Called when torch has been imported over the fake device."""
-        from . import checkpoints, compile, frameworks, generation, loaders, saving, values, weights
+        from . import checkpoints, compile, frameworks, generation, loaders, saving, values, weights, zero
         from .life import Life
         from .recorder import Recorder
         from .unreached import Gradless
@@ -104,6 +104,7 @@ class TracedRun:
         loaders.cut_short(life, self._recorder.allocated, self._recorder.hold)
         saving.without_bytes()
         frameworks.shorten(life, self._settings["steps"])
+        zero.make_traceable(self._recorder.as_one_step)
 
     def _at_exit(self) -> None:
         if os.getpid() == self._pid:

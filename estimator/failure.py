@@ -74,7 +74,7 @@ def of_outcome(name: str, cwd: Path, settings: Settings, outcome: sandbox.Outcom
         return None
     if error := error_in(tail):
         return told(error, cwd)
-    if code > 128:
+    if code - 128 in set(signal.Signals):
         return f"a program of {name} was ended by {sandbox.signal_name(code - 128)}{_said(tail)}"
     return f"{name} ended with exit code {code}{_said(tail)}"
 

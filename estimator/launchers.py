@@ -21,7 +21,11 @@ _FLAGS = {
         "no-python no-local-rank m module force-multi save-pid elastic-training no-ssh no-ssh-check "
         "bind-cores-to-rank help h"
     ),
+    "composer": "version verbose v module-mode m command-mode c help h",  # composer/cli/launcher.py
+    "colossalai": "m help",  # colossalai/cli/launcher
+    "fabric": "help",  # lightning/fabric/cli.py
 }
+_FLAGS["tune"] = _FLAGS["torchrun"]  # torchtune/_cli/run.py
 _FLAG_SETS = {name: frozenset(flags.split()) for name, flags in _FLAGS.items()}
 _MODULES = {
     "torch.distributed.run": "torchrun",
@@ -35,9 +39,22 @@ _PROGRAMS = {
     "accelerate": "accelerate",
     "accelerate-launch": "accelerate",
     "deepspeed": "deepspeed",
+    "composer": "composer",
+    "colossalai": "colossalai",
+    "fabric": "fabric",
+    "tune": "tune",
 }
-_PER_NODE = ("nproc-per-node", "num-gpus")
-_IN_ALL = ("num-processes",)
+# the command of a program that has several which launches
+_COMMANDS = {
+    "accelerate": "launch",
+    "accelerate.commands.accelerate_cli": "launch",
+    "colossalai": "run",
+    "fabric": "run",
+    "tune": "run",
+}
+_ONE_UNLESS_TOLD = ("torchrun", "tune", "fabric")
+_PER_NODE = ("nproc-per-node", "num-gpus", "nproc", "n", "devices")
+_IN_ALL = ("num-processes", "world-size")
 _NODES = ("nnodes", "num-machines", "num-nodes")
 
 
@@ -74,8 +91,8 @@ def understand(argv: Sequence[str]) -> Launched | None:
         launcher = _PROGRAMS.get(name)
     if launcher is None:
         return None
-    if name in ("accelerate", "accelerate.commands.accelerate_cli"):
-        if rest[:1] != ["launch"]:
+    if command := _COMMANDS.get(name):
+        if rest[:1] != [command]:
             return None
         rest.pop(0)
     options, rest = _options(rest, _FLAG_SETS[launcher])
@@ -86,7 +103,11 @@ def understand(argv: Sequence[str]) -> Launched | None:
     total = next((int(options[name]) for name in _IN_ALL if _is_count(options.get(name))), None)
     if total is not None:
         per_node = -(-total // nodes)
-    elif per_node is None and launcher == "torchrun" and "nproc-per-node" not in options:
+    elif (
+        per_node is None
+        and launcher in _ONE_UNLESS_TOLD
+        and not {"nproc-per-node", "devices"} & options.keys()
+    ):
         per_node = 1
     return Launched(
         launcher,
@@ -94,8 +115,8 @@ def understand(argv: Sequence[str]) -> Launched | None:
         nodes,
         rest[0],
         tuple(rest[1:]),
-        is_module="module" in options or "m" in options,
-        is_command="no-python" in options,
+        is_module=not {"module", "m", "module-mode"}.isdisjoint(options),
+        is_command=not {"no-python", "c", "command-mode"}.isdisjoint(options),
     )
 
 

@@ -239,9 +239,12 @@ done
 """
 
 _SCONTROL = """#!/bin/sh
-# Changes nothing; all nodes are this one.
+# Changes nothing; all nodes are this one. All is written at once: `| head -1` under pipefail ends no early writer.
 case "$*" in
-show*hostname*) i=0; while [ $i -lt "${SLURM_NNODES:-1}" ]; do echo localhost; i=$((i + 1)); done ;;
+show*hostname*)
+    names= i=0
+    while [ $i -lt "${SLURM_NNODES:-1}" ]; do names="${names}localhost\\n" i=$((i + 1)); done
+    printf "$names" ;;
 esac
 exit 0
 """

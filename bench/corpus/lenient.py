@@ -15,7 +15,23 @@ for command in cat chmod cp ln ls mkdir mv rm tar touch unzip; do
     eval "$command() { command $command \\"\\$@\\" 2> /dev/null || :; }"
 done
 unset command
-conda() { command conda "$@"; }
+conda() {
+    case $1 in
+    activate) export CONDA_PREFIX="$HOME" CONDA_DEFAULT_ENV="${2:-base}" ;;
+    *) command conda "$@" ;;
+    esac
+}
+# an environment of another site is the one that is here
+srun() {
+    local word words=()
+    for word; do
+        case $word in
+        */bin/python*|*/bin/torchrun|*/bin/accelerate|*/bin/deepspeed) [ -x "$word" ] || word=${word##*/} ;;
+        esac
+        words+=("$word")
+    done
+    command srun "${words[@]}"
+}
 command_not_found_handle() { :; }
 """
 

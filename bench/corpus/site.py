@@ -140,7 +140,7 @@ def build(folder: Path, functions: str = "") -> Site:
         "singularity": _starter("singularity", *_STARTERS["apptainer"]),
         "parallel": _PARALLEL,
         **dict.fromkeys(("conda", "mamba", "micromamba"), conda),
-        **dict.fromkeys(("torchrun", "accelerate", "deepspeed"), launcher),
+        **dict.fromkeys(("torchrun", "accelerate", "deepspeed", "composer", "colossalai", "tune"), launcher),
         **dict.fromkeys(("module", "ml"), "#!/bin/sh\n"),
     }
     for name, text in texts.items():

@@ -239,7 +239,7 @@ done
 """
 
 _SCONTROL = """#!/bin/sh
-# Changes nothing; all nodes are this one. All is written at once: `| head -1` under pipefail ends no early writer.
+# Changes nothing; all nodes are this one. Their names are one write: `| head -1` ends no writer by SIGPIPE.
 case "$*" in
 show*hostname*)
     names= i=0

@@ -1,5 +1,5 @@
 # `make setup` is part of every other target; it takes a second when nothing is to be done.
-.PHONY: setup demo test lint bench coverage versions fuzz
+.PHONY: setup demo test lint bench bench-accuracy coverage versions fuzz
 
 # looked up when used: setup makes it, and may make it a link to a place that ordinary users can enter
 BIN = $(shell readlink -f .venv)/bin
@@ -32,6 +32,11 @@ versions: setup
 bench: setup
 	@for bench in $$(grep -l '^if __name__' bench/*.py); do \
 	  echo "== $$bench"; $(BIN)/python -m "bench.$$(basename $$bench .py)" || exit 1; done
+
+# our estimates and others' against measured jobs; DATA is a folder with the public rows
+# (bench/accuracy/jobs.py), ARGS may name a Python for each set, such as --python xmem=/opt/torch2.6/bin/python
+bench-accuracy: setup
+	@$(BIN)/python -m bench.accuracy "$(DATA)" $(ARGS)
 
 # PyTorch's own allocator against our simulator; the pythons in TORCHES have a torch for CUDA each
 TORCHES ?= $(BIN)/python

@@ -13,19 +13,25 @@ GPU = "a100-80gb"
 MAX_EVENTS = 2_000_000
 
 
-def environment(folder: Path, trace_steps: int | None = None) -> dict[str, str]:
-    """The environment of a program that finds an A100; with `trace_steps`, it leaves a trace in `folder`."""
-    gpu = catalog.load().find(GPU)
+def environment(
+    folder: Path, trace_steps: int | None = None, gpu_name: str = GPU, enforce_limit: bool = False
+) -> dict[str, str]:
+    """The environment of a program that finds a GPU; with `trace_steps`, it leaves a trace in `folder`.
+
+    With `enforce_limit`, `cudaMalloc` fails where the memory of that GPU ends.
+    """
+    gpu = catalog.load().find(gpu_name)
     settings: dict[str, object] = {
         "library": str(ROOT / "fake_cuda" / "lib" / "libgpumem_cuda.so"),
         "devices": [
             {
-                "name": gpu.name, "uuid": "GPU-0", "memory_bytes": gpu.memory_bytes, "index": 0,
+                "name": gpu.name, "uuid": "GPU-0", "index": 0,
+                "memory_bytes": gpu.usable_bytes if enforce_limit else gpu.memory_bytes,
                 "context_bytes": gpu.context_bytes, "compute_capability": gpu.capability,
                 "sm_count": gpu.sm_count,
             }
         ],
-        "enforce_limit": False,
+        "enforce_limit": enforce_limit,
         "node_dir": None,
     }  # fmt: skip
     if trace_steps is not None:

@@ -6,13 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from estimator.allocator import Replay
+from estimator import workspaces
+from estimator.allocator import AllocatorConfig, Replay
 from estimator.trace import SizedByData, Trace
 from settings import GIB, MIB
 
 # how many blocks of a kernel fit a multiprocessor: sizes the scratch space of sorts and scans (kilobytes)
 HARMLESS_ANSWERS = ("occupancy",)
 NAMES_SHOWN = 5
+MATERIAL = 0.01  # of the peak: an assumption on which less hangs is not worth a doubt
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +30,14 @@ class Bound:
     bytes: int | None = None
 
 
-def of_trace(trace: Trace, replayed: Replay) -> list[Bound]:
-    """The calls, libraries and operators that make the estimate of one process a bounded one."""
+def of_trace(trace: Trace, replayed: Replay, config: AllocatorConfig | None = None) -> list[Bound]:
+    """The calls, libraries and operators that make the estimate of one process a bounded one.
+
+    `config`: the allocator's rules, None if they are not known.
+    """
     return [
         *(Bound(name, "call") for name in trace.unknown_calls),
-        *(Bound(name, "library") for name in trace.invented if name not in HARMLESS_ANSWERS),
+        *_libraries(trace, replayed, config),
         *_operators(trace, replayed),
     ]
 
@@ -46,11 +51,25 @@ def told(bounds: Sequence[Bound]) -> list[str]:
     if calls := by_kind.get("call"):
         notes.append(f"calls unknown to the fake CUDA device did nothing: {_listed([b.what for b in calls])}")
     if answers := by_kind.get("library"):
-        notes.append(f"answers of the fake CUDA device were assumed: {_listed([b.what for b in answers])}")
+        names = [b.what + (f", {_size(b.bytes)} of the peak" if b.bytes else "") for b in answers]
+        notes.append(f"answers of the fake CUDA device were assumed: {_listed(names)}")
     if operators := by_kind.get("op"):
         names = [b.what + (f", {_size(b.bytes)} of the peak" if b.bytes else "") for b in operators]
         notes.append(f"sizes that follow data are taken at their bound: {_listed(names)}")
     return notes
+
+
+def _libraries(trace: Trace, replayed: Replay, config: AllocatorConfig | None) -> list[Bound]:
+    """Answers of libraries that were made up, as far as they matter."""
+    found = []
+    for name in trace.invented:
+        if name == workspaces.CONVOLUTION:
+            count = workspaces.hanging(trace, replayed, config)
+            if count >= MATERIAL * replayed.reserved_peak:
+                found.append(Bound(name, "library", count))
+        elif name not in HARMLESS_ANSWERS:
+            found.append(Bound(name, "library"))
+    return found
 
 
 def _operators(trace: Trace, replayed: Replay) -> list[Bound]:

@@ -252,6 +252,7 @@ def _estimate(
                     traced.failures,
                     traced.host_memory_bytes,
                     traced.notes,
+                    configured.guard.enabled,
                 )
                 if remembered is not None and not traced.failures:
                     remembered.keep(traced.launches, result)

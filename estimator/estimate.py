@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from estimator import phases, recorded_by
+from estimator import guard, phases, recorded_by
 from estimator.allocator import (
     AllocatorConfig,
     Replay,
@@ -97,6 +97,7 @@ class Estimate:
     inputs: tuple[InputFile, ...]
     world_size: int
     per_gpu: tuple[PerGpu, ...]
+    guard: guard.Guard | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +133,14 @@ def estimate(
     failures: Sequence[str] = (),
     host_memory_bytes: int | None = None,
     notes: Sequence[str] = (),
+    guarded: bool = False,
 ) -> Estimate:
     """The estimate for a job whose Python processes left these traces.
 
     `wall_s` is how long they took (s), `host_memory_bytes` what they had resident at most, all together;
     `failures` tell what went wrong in the job apart from them, `notes` what does not change the estimate. A
     job of which a part failed has an estimate, a bounded one, from the processes that came to their end.
+    `guarded`: whether to look in which shares the job runs under the memory guard.
 
     Raises:
         NotTraining: no process used PyTorch on the GPU.
@@ -224,6 +227,35 @@ def estimate(
             PerGpu(index, one[0].trace.rank, _peak(one, gpu), sum(process.bytes for process in one))
             for index, one in by_gpu.items()
         ),
+        guard=_guard(processes, peak, outside, least, gpu, settings)
+        if guarded and fits and len(fullest) == len(by_gpu) == 1
+        else None,
+    )
+
+
+def _guard(
+    processes: Sequence[_Process],
+    peak: int,
+    outside: int,
+    least: LeastMemory | None,
+    gpu: GPU,
+    settings: Settings,
+) -> guard.Guard | None:
+    """In which shares a job runs whose processes, one after the other, are held to them."""
+    settings_used = {process.trace.alloc_conf for process in processes}
+    versions = {process.trace.torch_version for process in processes}
+    if len(settings_used) > 1 or len(versions) > 1 or any(one.trace.world_size > 1 for one in processes):
+        return None
+    histories = [(one.trace.events, one.config) for one in processes if one.trace.events is not None]
+    return guard.find(
+        histories,
+        settings_used.pop(),
+        versions.pop(),
+        peak_bytes=peak,
+        least_bytes=least.bytes if least is not None and settings.reserve == "least" else None,
+        outside_bytes=outside,
+        usable_bytes=gpu.usable_bytes,
+        shard_bytes=settings.shard_mib * MIB,
     )
 
 
@@ -302,15 +334,24 @@ def _examine(trace: Trace, gpu: GPU, one_of_several: bool) -> _Process:
         return tuple(f"{trace.program}: {text}" if one_of_several else text for text in texts)
 
     return _Process(
-        trace, replayed, config, named(shortages), *_bounds(trace, replayed, named, doubts), named(remarks)
+        trace,
+        replayed,
+        config,
+        named(shortages),
+        *_bounds(trace, replayed, config, named, doubts),
+        named(remarks),
     )
 
 
 def _bounds(
-    trace: Trace, replayed: Replay, named: Callable[[list[str]], tuple[str, ...]], doubts: list[str]
+    trace: Trace,
+    replayed: Replay,
+    config: AllocatorConfig | None,
+    named: Callable[[list[str]], tuple[str, ...]],
+    doubts: list[str],
 ) -> tuple[tuple[str, ...], tuple[Bound, ...]]:
     """The doubts about one process, for people and one by one."""
-    found = of_trace(trace, replayed)
+    found = of_trace(trace, replayed, config)
     return named(doubts + told(found)), (*(Bound(text, "run") for text in named(doubts)), *found)
 
 

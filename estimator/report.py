@@ -65,6 +65,7 @@ def to_json(estimate: Estimate) -> dict[str, object]:
         "unknown_calls": list(estimate.unknown_calls),
         "world_size": estimate.world_size,
         "per_gpu": [asdict(one) for one in estimate.per_gpu],
+        "guard": asdict(estimate.guard) if estimate.guard else None,
         "notes": list(estimate.notes),
         "inputs": [file.model_dump() for file in estimate.inputs],
     }

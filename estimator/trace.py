@@ -107,6 +107,7 @@ class Touched(_Model):
     owner: Literal["inputs", "workspaces"]
     address: Word
     bytes: Count
+    cudnn: bool = False  # a workspace that cuDNN asked for, for one call
 
 
 class SizedByData(_Model):
@@ -243,6 +244,7 @@ class Trace(_Model):
     reason: Text | None = None
     unknown_calls: Names = ()
     invented: Names = ()
+    largest_convolution: Count = 0  # bytes that cuDNN may have asked for at most as the workspace of one
     read_back: Count = 0
     sizes: Annotated[tuple[SizedByData, ...], Field(max_length=10_000)] = ()
     integers_read: Count = 0  # by the program, and made up

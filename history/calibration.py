@@ -73,13 +73,15 @@ class Observation:
     """A job that has run, and the most GPU memory it held (bytes).
 
     `is_at_least`: it may have needed more (it failed, was ended, ran out of memory or was not watched well).
-    `promised_bytes`: the bound that it was given, None if none was.
+    `promised_bytes`: the bound that it was given, None if none was. `escaped`: it held more than the limit
+    that was set for it.
     """
 
     job: Job
     peak_bytes: int
     is_at_least: bool = False
     promised_bytes: int | None = None
+    escaped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +148,7 @@ class Calibration:
         self._window = window
         self._groups: dict[tuple[str, Status, Kind], _Group] = {}
         self._runs: OrderedDict[tuple[str, str, str], deque[float]] = OrderedDict()
+        self._escaped: set[str] = set()
 
     @classmethod
     def of(cls, observations: Iterable[Observation], risk: float, prior: Prior) -> Calibration:
@@ -171,12 +174,18 @@ class Calibration:
         margin = max(self._prior.margin_bytes(job), math.ceil(max(largest, own, 0.0) * size))
         return Bound(job.peak_bytes + margin, False)
 
+    def has_escaped(self, fingerprint: str) -> bool:
+        """Whether the same work held more than a limit that was set for it: no limit reaches it."""
+        return fingerprint in self._escaped
+
     def learn(self, observation: Observation) -> None:
         """Takes note of a job that has run; they are told in the order in which they ended.
 
         What a job needed at least says something only where that is more than it would have been given.
         """
         job = observation.job
+        if observation.escaped and job.fingerprint:
+            self._escaped.add(job.fingerprint)
         bound = self.bound(job)
         missed = observation.peak_bytes > bound.bytes
         broken = (

@@ -46,13 +46,16 @@ def observation(outcome: Outcome, gpu: str) -> Observation | None:
         return None
     promised, limit = outcome.promised_bytes, outcome.limit_bytes
     is_at_least = not _is_truth(outcome)
+    escaped = limit is not None and peak > limit + NEAR_LIMIT
+    if escaped:
+        limit = None
     if outcome.needed_bytes is not None and outcome.needed_bytes < estimated:
         # made for less than its peak: only that it ran out, or stayed away from its limit, says something
         if outcome.out_of_memory:
             estimated = outcome.needed_bytes
         else:
             promised = None
-            if limit is None or peak >= limit - NEAR_LIMIT:
+            if not escaped and (limit is None or peak >= limit - NEAR_LIMIT):
                 return None
     if limit is not None and outcome.out_of_memory:
         peak, is_at_least = max(peak, limit + 1), True
@@ -61,7 +64,7 @@ def observation(outcome: Outcome, gpu: str) -> Observation | None:
     script = script_label(outcome.user_id, outcome.script_name)
     status: Status = "exact" if outcome.status == "exact" else "bounded"
     job = Job(gpu, status, estimated, outcome.fingerprint, script)
-    return Observation(job, peak, is_at_least, promised)
+    return Observation(job, peak, is_at_least, promised, escaped)
 
 
 def script_label(user_id: int, name: str | None) -> str | None:

@@ -34,6 +34,9 @@ def decided_record(
             "estimate_status": estimate.status if estimate else None,
             "estimated_peak_bytes": estimated,
             "recommended_bytes": estimate.recommended_bytes if estimate else None,
+            "promised_bytes": decision.promised_bytes,
+            "limit_bytes": decision.limit_bytes,
+            "out_of_memory": decision.out_of_memory,
             "error": signed_error(estimated, measured.measured_peak_bytes),
         }
     )

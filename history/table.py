@@ -112,6 +112,8 @@ def _error(error: float | None) -> Text:
 
 
 def _state(job: JobRecord) -> Text:
+    if job.out_of_memory:
+        return Text("out of memory", "red")
     label = _label(job.state)
     label.stylize(_STATE_STYLES.get(job.state or "", ""))
     return label

@@ -139,6 +139,11 @@ class JobRecord(_Wire):
     )
     node: str | None = None
     exit_code: ExitCode | None = None
+    promised_bytes: Integer | None = Field(default=None, description="estimate and margin")
+    limit_bytes: Integer | None = Field(default=None, description="what the memory guard holds it to")
+    out_of_memory: bool | None = Field(
+        default=None, description="whether it failed because GPU memory ran out, as it said itself"
+    )
     problems: list[str] = []
 
 

@@ -111,6 +111,16 @@ class Estimate(_Section):
     )
 
 
+class Guard(_Section):
+    """The memory guard: PyTorch is told how much of its GPU a job got."""
+
+    enabled: bool = Field(
+        default=False,
+        description="true: jobs that are known when they are submitted are held to their shards, where "
+        "PyTorch knows how (2.11 or newer)",
+    )
+
+
 class Measurement(_Section):
     """Prolog, epilog and sampler on the compute nodes."""
 
@@ -147,6 +157,7 @@ class Settings(_Section):
     defer: Defer = Defer()
     slurm: Slurm = Slurm()
     estimate: Estimate = Estimate()
+    guard: Guard = Guard()
     measurement: Measurement = Measurement()
     partitions: dict[str, Partition] = {}
 

@@ -148,6 +148,7 @@ class Advisor:
             set=decision.set,
             begin_in_s=decision.begin_in_s,
             environment=decision.environment,
+            export=decision.export,
             admin_comment=admin_comment(decision_id, decision.asked or "gpu"),
             message=decision.message,
         )
@@ -158,7 +159,9 @@ class Advisor:
             job = policy.candidate(submission, self._site)
         except Unsupported as reason:
             return Understood(submission, reason=str(reason))
-        fingerprint = policy.fingerprint(submission, job.partition, self._settings.estimate)
+        fingerprint = policy.fingerprint(
+            submission, job.partition, self._settings.estimate, guarded=self._settings.guard.enabled
+        )
         return Understood(submission, job, fingerprint)
 
     def _follow_up(
@@ -243,6 +246,7 @@ class Advisor:
                 held_s=None if decision.action == "defer" else 0.0,
                 needed_bytes=decision.share.needed_bytes if decision.share else None,
                 promised_bytes=decision.share.promised_bytes if decision.share else None,
+                limit_bytes=decision.share.limit_bytes if decision.share else None,
                 request=_stored(submission) if keep else None,
             )
 
@@ -316,7 +320,13 @@ class Advisor:
         """Gives a job that waits its share of a GPU, or all of it, and lets it start."""
         whole = task.job.partition.shards_per_gpu
         part = policy.share(
-            known, task.job, task.submission, self._settings.estimate, self._margins(), task.fingerprint
+            known,
+            task.job,
+            task.submission,
+            self._settings,
+            self._margins(),
+            task.fingerprint,
+            at_submission=False,
         )
         state: policy.State = "released"
         reason: str | None = None

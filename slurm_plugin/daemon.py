@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
 
     from estimator.catalog import GPU
+    from history.wire import Measurement
     from settings import Service, Settings
     from slurm_plugin.slurm import Slurm
 
@@ -76,6 +77,7 @@ def serve(config: Settings, config_file: Path | None = None) -> None:
     from slurm_plugin.known import KnownResults
     from slurm_plugin.margins import Margins
     from slurm_plugin.policy import Site
+    from slurm_plugin.postmortem import Postmortem
     from slurm_plugin.service import Access, create_app
     from slurm_plugin.slurm import ScontrolSlurm
     from slurm_plugin.traces import UserRun, estimate_command
@@ -95,6 +97,7 @@ def serve(config: Settings, config_file: Path | None = None) -> None:
     gpus = _gpus(config)
     margins = Margins(store, gpus, config.estimate)
     margins.learn()
+    postmortem = Postmortem(store, writer, slurm, margins.news)
     advisor = Advisor(Site(config, gpus), slurm, finder, writer, known, margins.current)
     # Tests replace the estimator by something quicker.
     command = shlex.split(os.environ.get("GPUMEM_ESTIMATE_COMMAND", "")) or estimate_command()
@@ -109,7 +112,12 @@ def serve(config: Settings, config_file: Path | None = None) -> None:
         admins=config.service.admins,
         munge_socket=config.slurm.munge_socket,
     )
-    app = create_app(advisor, writer, store, margins, access)
+
+    def measured(measurements: Sequence[Measurement]) -> None:
+        margins.news()
+        postmortem.look_at(measurements)
+
+    app = create_app(advisor, writer, store, margins, measured, access)
 
     asked, listening = threading.Event(), threading.Event()
 
@@ -135,6 +143,7 @@ def serve(config: Settings, config_file: Path | None = None) -> None:
         writer.start()
         finder.start()
         margins.start()
+        postmortem.start()
         traces.start()
         listening.set()
         log.info("gpumemd is ready")
@@ -144,6 +153,7 @@ def serve(config: Settings, config_file: Path | None = None) -> None:
     trace.stop()
     finder.stop()
     margins.stop()
+    postmortem.stop()
     writer.stop(_DRAIN_S)
     store.close()
 

@@ -27,6 +27,7 @@ local UNSET_16, UNSET_32 = 65534, 4294967294
 
 local GPU_FIELDS = { "tres_per_node", "tres_per_job", "tres_per_task", "tres_per_socket" }
 local WRITABLE = { "tres_per_node", "tres_per_job", "tres_per_task" }
+local EXPORTABLE = { "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF" }   -- the memory guard
 
 -- What a script's run depends on most often; names that the script itself mentions are added.
 local VARIABLES = {
@@ -188,7 +189,7 @@ end
 
 -- Writes the answer into the job; if that fails half way, what was written is taken back.
 local function apply(job, reply)
-  local before = {}
+  local before, exported = {}, {}
   local applied, problem = pcall(function()
     if type(reply.set) == "table" then
       for _, field in ipairs(WRITABLE) do
@@ -209,8 +210,18 @@ local function apply(job, reply)
         if type(value) == "string" and job.environment[name] then job.environment[name] = value end
       end
     end
+    if type(reply.export) == "table" then
+      for _, name in ipairs(EXPORTABLE) do
+        local value = reply.export[name]
+        if type(value) == "string" then
+          exported[name] = job.environment[name] or ""
+          job.environment[name] = value
+        end
+      end
+    end
   end)
   if not applied then
+    for name, value in pairs(exported) do pcall(function() job.environment[name] = value end) end
     for field, value in pairs(before) do pcall(function() job[field] = value end) end
   end
   return applied, problem

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Literal
 
-from estimator import essence
+from estimator import essence, guard
 from estimator.catalog import GPU, normalised
 from history.calibration import Calibration, Job
 from history.outcomes import script_label
@@ -42,6 +42,9 @@ _STARTS_PYTHON = re.compile(
     r"|\b(apptainer|singularity|enroot|make|snakemake|nextflow)\b|^\s*(exec\s+)?(bash|sh|zsh|\"?\$\{?\w+)",
     re.IGNORECASE | re.MULTILINE,
 )
+
+# A script that does any of this sets the allocator itself, or starts its programs without our variable.
+_SETS_LIMITS = re.compile(r"ALLOC_CONF|memory_fraction|\benv\s+-|--export\b|--cleanenv")
 
 # Differ from one login to the next without any bearing on what a script does.
 _PASSING_VARIABLES = re.compile(
@@ -90,11 +93,16 @@ class Known:
 
 @dataclass(frozen=True)
 class Share:
-    """A part of a GPU: its shards, and what they are made for (bytes): the estimate, and that with margin."""
+    """A part of a GPU: its shards, and what they are made for (bytes): the estimate, and that with margin.
+
+    `export` are variables that hold PyTorch to it, `limit_bytes` is what the job can take then.
+    """
 
     shards: int
     needed_bytes: int
     promised_bytes: int
+    limit_bytes: int | None = None
+    export: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -108,6 +116,7 @@ class Decision:
     got: str | None = None
     set: dict[str, str] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
+    export: dict[str, str] = field(default_factory=dict)
     begin_in_s: int | None = None
     message: str | None = None
     share: Share | None = None
@@ -156,7 +165,7 @@ def decide(
     whole = job.partition.shards_per_gpu
     fields = _request_fields(submission)
     if known is not None:
-        part = share(known, job, submission, settings.estimate, calibration, work)
+        part = share(known, job, submission, settings, calibration, work, at_submission=True)
         if isinstance(part, str):
             return replace(passed(part, asked), message=f"this job keeps a whole GPU: {part}")
         shards = part.shards
@@ -167,8 +176,9 @@ def decide(
             got=f"shard:{shards}",
             set=gres.as_shards(fields, job.request, shards),
             environment=dict.fromkeys(gres.LEFTOVER_VARIABLES, ""),
-            message=f"this job gets {_memory(shards, settings.estimate)} of a shared GPU (shard:{shards}); "
-            f"for a whole one: --comment={OPT_OUT}",
+            export=dict(part.export),
+            message=f"this job gets {_memory(shards, settings.estimate)} of a shared GPU (shard:{shards})"
+            f"{', and PyTorch is held to it' if part.export else ''}; for a whole one: --comment={OPT_OUT}",
             share=part,
         )
     if not settings.defer.enabled:
@@ -194,24 +204,64 @@ def share(
     known: Known,
     job: Candidate,
     submission: Submission,
-    settings: Estimate,
+    settings: Settings,
     calibration: Calibration,
     work: str,
+    *,
+    at_submission: bool,
 ) -> Share | str:
-    """The part of a GPU that suffices for a job; or why it needs all of it. Arguments as for `decide`."""
+    """The part of a GPU that suffices for a job; or why it needs all of it. Arguments as for `decide`.
+
+    Only at its submission a job can be put under the memory guard: later its environment cannot be changed.
+    """
     estimate = known.estimate
     if estimate is None:
         return known.failure or "no estimate"
     if not estimate.fits:
         return f"does not fit on {estimate.gpu} as estimated"
-    needed = estimate.peak_bytes
-    promised = calibration.bound(
-        Job(job.gpu.key, estimate.status, needed, work, script_label(submission.uid, script_name(submission)))
-    ).bytes
-    shards = -(-min(promised, job.gpu.usable_bytes) // (settings.shard_mib * MIB))
-    if shards >= job.partition.shards_per_gpu:
+    shard_bytes = settings.estimate.shard_mib * MIB
+
+    def made_for(needed: int) -> Share:
+        like_it = Job(
+            job.gpu.key, estimate.status, needed, work, script_label(submission.uid, script_name(submission))
+        )
+        promised = calibration.bound(like_it).bytes
+        return Share(-(-min(promised, job.gpu.usable_bytes) // shard_bytes), needed, promised)
+
+    part = made_for(estimate.peak_bytes)
+    wants_least = settings.estimate.reserve == "least" and estimate.least_bytes is not None
+    if not settings.guard.enabled:
+        if wants_least:  # the site holds PyTorch to it by other means
+            part = made_for(estimate.least_bytes or estimate.peak_bytes)
+    elif at_submission and estimate.guard is not None and not calibration.has_escaped(work):
+        held = None
+        if wants_least:
+            least = made_for(estimate.least_bytes or estimate.peak_bytes)
+            tried = [shards for shards in estimate.guard.shards if least.shards <= shards < part.shards]
+            if tried:
+                held = _held(replace(least, shards=min(tried)), estimate, job, submission, shard_bytes)
+        if held is None and part.shards >= estimate.guard.peak_shards:
+            held = _held(part, estimate, job, submission, shard_bytes)
+        part = held or part
+    if part.shards >= job.partition.shards_per_gpu:
         return "needs the whole GPU"
-    return Share(shards, needed, promised)
+    return part
+
+
+def _held(
+    part: Share, estimate: Estimated, job: Candidate, submission: Submission, shard_bytes: int
+) -> Share | None:
+    """The same under the memory guard; None where it might not hold, or would change what the user set."""
+    outside, usable = estimate.outside_allocator_bytes, job.gpu.usable_bytes
+    text = guard.fraction(part.shards * shard_bytes, outside, usable)
+    if text is None or estimate.guard is None or _SETS_LIMITS.search(submission.script or ""):
+        return None
+    if not guard.same_settings(submission.environment, estimate.torch_version, estimate.guard.alloc_conf):
+        return None
+    export = guard.variables(submission.environment, estimate.torch_version, text)
+    if export is None:
+        return None
+    return replace(part, limit_bytes=guard.allocator_bytes(text, usable) + outside, export=export)
 
 
 def script_name(submission: Submission) -> str | None:
@@ -230,7 +280,9 @@ def asked_text(submission: Submission) -> str | None:
     return re.sub(r"gres[:/]", "", ",".join(fields))[:200] or None
 
 
-def fingerprint(submission: Submission, partition: Partition, estimate: Estimate) -> str:
+def fingerprint(
+    submission: Submission, partition: Partition, estimate: Estimate, *, guarded: bool = False
+) -> str:
     """The same for two submissions of the same work: SHA-256 (hex) over all that decides their estimate."""
     environment = {
         name: value
@@ -247,6 +299,7 @@ def fingerprint(submission: Submission, partition: Partition, estimate: Estimate
         sorted(environment.items()),
         partition.gpu,
         estimate.model_dump(mode="json", exclude=_AFTERWARDS),
+        *([estimate.shard_mib] if guarded else ()),  # the guard is tried for whole shards
     ]
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()
 

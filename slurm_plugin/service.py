@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import pwd
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from history.store import Store, StoreError
-from history.wire import Accepted, Calibrated, CalibratedGroup, Jobs, JobsQuery, Measurements
+from history.wire import Accepted, Calibrated, CalibratedGroup, Jobs, JobsQuery, Measurement, Measurements
 from slurm_plugin.advisor import Advisor
 from slurm_plugin.identity import UnknownCaller, caller_uid, peer_uid
 from slurm_plugin.margins import Margins
@@ -57,8 +57,18 @@ class Access:
         return uid == 0 or _user_name(uid) in self.admins
 
 
-def create_app(advisor: Advisor, writer: Writer, store: Store, margins: Margins, access: Access) -> Starlette:
-    """The application. Plain Starlette: the answer to a submission has a few milliseconds."""
+def create_app(
+    advisor: Advisor,
+    writer: Writer,
+    store: Store,
+    margins: Margins,
+    measured: Callable[[Sequence[Measurement]], None],
+    access: Access,
+) -> Starlette:
+    """The application. Plain Starlette: the answer to a submission has a few milliseconds.
+
+    `measured` is told of measurements once they are stored, and returns at once.
+    """
 
     async def submissions(request: Request) -> Response:
         body = await _body(request)  # first of all: an answer amid the body breaks the connection
@@ -83,7 +93,7 @@ def create_app(advisor: Advisor, writer: Writer, store: Store, margins: Margins,
             accepted = Accepted(accepted=await asyncio.wait_for(stored, _STORE_S))
         except (StoreError, TimeoutError):
             raise Refusal(503, "the history database cannot be written now; send it again later") from None
-        margins.news()
+        measured(given)
         return _answer(accepted)
 
     async def jobs(request: Request) -> Response:

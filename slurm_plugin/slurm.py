@@ -51,6 +51,10 @@ class Slurm(Protocol):
         """Gives a pending job its final GRES and lets it start, at once or from unix time `not_before` on."""
         ...
 
+    def error_file(self, job_id: int) -> Path | None:
+        """Where the job's batch script writes its errors; None if that is not known."""
+        ...
+
     def user_name(self) -> str:
         """The user that slurmctld runs as (SlurmUser)."""
         ...
@@ -137,6 +141,11 @@ class ScontrolSlurm:
             f"StartTime={start}",
             f"AdminComment={admin_comment}",
         )
+
+    def error_file(self, job_id: int) -> Path | None:
+        """See `Slurm.error_file`."""
+        found = re.search(r"\bStdErr=(/\S+)", self._run("scontrol", "--oneliner", "show", "job", str(job_id)))
+        return Path(found[1]) if found else None
 
     def user_name(self) -> str:
         """See `Slurm.user_name`."""

@@ -71,7 +71,8 @@ class Reply(BaseModel):
     decision_id: str
     set: dict[str, str] = {}
     begin_in_s: int | None = None
-    environment: dict[str, str] = {}
+    environment: dict[str, str] = Field({}, description="variables that are overwritten where they are set")
+    export: dict[str, str] = Field({}, description="variables that are set")
     admin_comment: str | None = None
     message: str | None = None
 
@@ -87,6 +88,16 @@ class Input(BaseModel):
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
 
 
+class Guarded(BaseModel):
+    """In which shares of a GPU the job runs under the memory guard; see `estimator.guard.Guard`."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    alloc_conf: _Text
+    peak_shards: Annotated[int, Field(ge=1, le=2**20)]
+    shards: Annotated[tuple[Annotated[int, Field(ge=1, le=2**20)], ...], Field(max_length=1000)]
+
+
 class Estimated(BaseModel):
     """What `gpumem estimate --json` says: the part of it that a decision needs."""
 
@@ -99,6 +110,10 @@ class Estimated(BaseModel):
     shards: Annotated[int, Field(ge=1, le=2**20)] | None = None
     gpu: Annotated[str, Field(max_length=200)]
     fits: bool
+    outside_allocator_bytes: _BYTES = 0
+    least_bytes: _BYTES | None = None
+    torch_version: Annotated[str, Field(max_length=200)] | None = None
+    guard: Guarded | None = None
     inputs: Annotated[list[Input], Field(max_length=5000)] = []
     job_name: Annotated[str, Field(max_length=4096)] | None = Field(
         default=None, description="the job's name, if its programs ask for it: the estimate is for no other"

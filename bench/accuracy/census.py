@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,20 +101,28 @@ def scaled(census: Census, batch: int, to_batch: int) -> Census:
     )
 
 
-def take(jobs: Sequence[Job], python: str = sys.executable) -> list[Mapping[str, Any]]:
-    """The JSON objects of the jobs' census, in their order, counted in one process of that interpreter.
+def take(jobs: Sequence[Job], python: str = sys.executable) -> Iterator[Mapping[str, Any]]:
+    """The JSON objects of the jobs' census, one after the other, counted in one process of that interpreter.
 
-    An object that cannot be counted has "error"; so do the rest if the process dies.
+    A model that cannot be counted has "error"; so do the rest if the process dies.
     """
-    lines = "".join(json.dumps(job.command) + "\n" for job in jobs)
-    done = subprocess.run(
+    process = subprocess.Popen(
         [python, str(ROOT / SCRIPTS / "take_census.py")],
-        input=lines,
-        capture_output=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
         text=True,
         cwd=ROOT,
-        check=False,
     )
-    found: list[Mapping[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]
-    missing = len(jobs) - len(found)
-    return found + [{"error": f"the process ended: {done.stderr.strip()[-200:]}"}] * missing
+    assert process.stdin and process.stdout
+    try:
+        for job in jobs:
+            try:
+                process.stdin.write(json.dumps(job.command) + "\n")
+                process.stdin.flush()
+                yield json.loads(process.stdout.readline())
+            except (BrokenPipeError, ValueError):
+                yield {"error": "the process that counts has ended"}
+    finally:
+        process.kill()
+        process.communicate()

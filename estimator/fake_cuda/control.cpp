@@ -94,6 +94,11 @@ API size_t gpumem_invented_names(char* out, size_t max) {
   return copy_names(world->invented(), out, max);
 }
 
+API uint64_t gpumem_largest_convolution() {
+  Guard world;
+  return world->largest_convolution();
+}
+
 API void gpumem_usage(int ordinal, uint64_t* used, uint64_t* peak) {
   Guard world;
   const bool known = world->has_device(ordinal);

@@ -168,18 +168,29 @@ NO_OP(cudnnConvolutionBackwardFilter)
 NO_OP(cudnnConvolutionBackwardBias)
 NO_OP(cudnnConvolutionBiasActivationForward)
 
-API int cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(DnnHandle*, int, int, void*, void*, void*, void*,
-                                                                 void*, size_t* bytes) {
-  *bytes = workspace_bytes("cudnn batch norm workspace");
+namespace {
+
+// cuDNN's documentation: anything but channels last is done by the functions that take no workspace.
+uint64_t batch_norm_bytes(const Tensor* x) {
+  const bool channels_last = x && x->dims > 2 && x->strides[1] == 1 && x->sizes[1] > 1;
+  return channels_last ? workspace_bytes("cudnn batch norm workspace") : 0;
+}
+
+}  // namespace
+
+API int cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(DnnHandle*, int, int, const Tensor* x, void*, void*,
+                                                                 void*, void*, size_t* bytes) {
+  *bytes = batch_norm_bytes(x);
   return kDnnOk;
 }
-API int cudnnGetBatchNormalizationBackwardExWorkspaceSize(DnnHandle*, int, int, void*, void*, void*, void*, void*,
-                                                          void*, void*, size_t* bytes) {
-  *bytes = workspace_bytes("cudnn batch norm workspace");
+API int cudnnGetBatchNormalizationBackwardExWorkspaceSize(DnnHandle*, int, int, const Tensor* x, void*, void*, void*,
+                                                          void*, void*, void*, size_t* bytes) {
+  *bytes = batch_norm_bytes(x);
   return kDnnOk;
 }
-API int cudnnGetBatchNormalizationTrainingExReserveSpaceSize(DnnHandle*, int, int, void*, void*, size_t* bytes) {
-  *bytes = workspace_bytes("cudnn batch norm workspace");
+API int cudnnGetBatchNormalizationTrainingExReserveSpaceSize(DnnHandle*, int, int, void*, const Tensor* x,
+                                                             size_t* bytes) {
+  *bytes = batch_norm_bytes(x);
   return kDnnOk;
 }
 NO_OP(cudnnBatchNormalizationForwardTraining)

@@ -28,8 +28,8 @@ int drop(T* descriptor) {
   return kDnnOk;
 }
 
-// cuDNN chooses its workspaces by its own heuristics. They are taken as 0 until they are measured, and this
-// is said: `what` names the kind of plan.
+// cuDNN chooses its workspaces by its own heuristics. Where there is no rule for them they are taken as 0, and this is
+// said: `what` names the kind of plan.
 inline uint64_t workspace_bytes(const char* what) {
   note_invented(what);
   return 0;

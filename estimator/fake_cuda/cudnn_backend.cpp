@@ -1,7 +1,10 @@
-// cuDNN: the backend (graph) API. A descriptor is a bag of attributes, and every graph has one engine.
+// cuDNN: the backend (graph) API. A descriptor is a bag of attributes. What is computed is of interest for
+// convolutions alone: a graph with one has two engines, with tensor cores and without, every other graph has one.
 
 #include <cstring>
+#include <memory>
 
+#include "convolution.h"
 #include "cudnn.h"
 
 using namespace gpumem;
@@ -9,12 +12,24 @@ using namespace gpumem;
 namespace {
 
 struct Attribute {
+  int type = 0;
   int64_t count = 0;
   std::vector<char> bytes;
 };
 struct Descriptor {
   int kind = 0;
   std::map<int, Attribute> attributes;
+  // What it is about, from the operation on through graph, heuristics, engine and configuration to the plan.
+  std::shared_ptr<const Convolution> convolution;
+  int64_t engine = 0;
+};
+
+// cudnnBackendDescriptorType_t
+enum DescriptorKind {
+  kEngine = 2,
+  kConvolutionForward = 10,
+  kConvolutionBackwardFilter = 11,
+  kConvolutionBackwardData = 12,
 };
 
 // cudnnBackendAttributeName_t
@@ -24,13 +39,25 @@ enum AttributeName {
   kConfigKnobChoices = 302,
   kConfigWorkspaceSize = 303,
   kPlanWorkspaceSize = 402,
+  kForwardFilter = 703,  // the filter, followed by the image and the result
+  kBackwardDataFilter = 709,
+  kBackwardFilterFilter = 715,
   kGraphEngineCount = 802,
+  kTensorType = 901,
+  kTensorSizes = 902,
+  kTensorStrides = 903,
   kVariantPackWorkspace = 1003,
+  kEngineIndex = 1301,
   kEngineKnobInfo = 1302,
   kEngineNumericalNote = 1303,
   kEngineLayoutInfo = 1304,
   kEngineBehaviorNote = 1305,
 };
+
+enum Engine { kTensorCores, kNoTensorCores, kEngines };
+
+// cudnnBackendAttributeType_t
+constexpr int kDescriptorType = 15;
 
 // Bytes of one element of a cudnnBackendAttributeType_t.
 size_t attribute_bytes(int type) {
@@ -39,7 +66,7 @@ size_t attribute_bytes(int type) {
     case 3:             // int64
     case 5:             // double
     case 6:             // pointer
-    case 15:            // descriptor
+    case kDescriptorType:
     case 26: return 8;  // fraction: two int32
     case 2:             // boolean
     case 24: return 1;  // char
@@ -52,21 +79,76 @@ void answer(int64_t value, int64_t wanted, int64_t* count, void* out) {
   if (out && wanted > 0) std::memcpy(out, &value, sizeof value);
 }
 
+template <typename T>
+std::vector<T> values_of(const Descriptor& descriptor, int name) {
+  const auto found = descriptor.attributes.find(name);
+  if (found == descriptor.attributes.end()) return {};
+  std::vector<T> values(found->second.bytes.size() / sizeof(T));
+  std::memcpy(values.data(), found->second.bytes.data(), values.size() * sizeof(T));
+  return values;
+}
+
+template <typename T>
+T value_of(const Descriptor& descriptor, int name) {
+  const auto values = values_of<T>(descriptor, name);
+  return values.empty() ? T{} : values[0];
+}
+
+TensorShape shape_of(const Descriptor& operation, int name) {
+  const auto* tensor = value_of<const Descriptor*>(operation, name);
+  if (!tensor) return {};
+  return {value_of<int>(*tensor, kTensorType), values_of<int64_t>(*tensor, kTensorSizes),
+          values_of<int64_t>(*tensor, kTensorStrides)};
+}
+
+std::shared_ptr<const Convolution> convolution_of(const Descriptor& operation) {
+  using enum Convolution::Direction;
+  const auto made = [&](Convolution::Direction direction, int first) {
+    return std::make_shared<const Convolution>(Convolution{
+        direction, shape_of(operation, first + 1), shape_of(operation, first), shape_of(operation, first + 2)});
+  };
+  switch (operation.kind) {
+    case kConvolutionForward: return made(forward, kForwardFilter);
+    case kConvolutionBackwardData: return made(data, kBackwardDataFilter);
+    case kConvolutionBackwardFilter: return made(filter, kBackwardFilterFilter);
+    default: return nullptr;
+  }
+}
+
+uint64_t workspace_of(const Descriptor& plan) {
+  if (!plan.convolution) return workspace_bytes("cudnn workspace");
+  note_invented("cudnn convolution workspace");
+  if (plan.engine != kTensorCores) return 0;
+  const DeviceSpec& gpu = devices_of_process().devices[current_device()].spec;
+  return tensor_core_workspace(*plan.convolution, gpu.cc_major * 10 + gpu.cc_minor);
+}
+
 }  // namespace
 
 API int cudnnBackendCreateDescriptor(int kind, Descriptor** out) {
-  *out = new Descriptor{kind, {}};
+  *out = new Descriptor{kind, {}, {}, 0};
   return kDnnOk;
 }
 API int cudnnBackendDestroyDescriptor(Descriptor* descriptor) { return drop(descriptor); }
 NO_OP(cudnnBackendInitialize)
-NO_OP(cudnnBackendFinalize)
+API int cudnnBackendFinalize(Descriptor* descriptor) {
+  if (auto convolution = convolution_of(*descriptor)) descriptor->convolution = convolution;
+  if (descriptor->kind == kEngine) descriptor->engine = value_of<int64_t>(*descriptor, kEngineIndex);
+  return kDnnOk;
+}
 API int cudnnBackendSetAttribute(Descriptor* descriptor, int name, int type, int64_t count, const void* values) {
   if (count < 0) return kDnnBadParameter;
   Attribute& attribute = descriptor->attributes[name];
+  attribute.type = type;
   attribute.count = count;
   const auto* bytes = static_cast<const char*>(values);
   attribute.bytes.assign(bytes, bytes + (values ? static_cast<size_t>(count) * attribute_bytes(type) : 0));
+  if (type == kDescriptorType)
+    for (const Descriptor* part : values_of<const Descriptor*>(*descriptor, name))
+      if (part && part->convolution) {
+        descriptor->convolution = part->convolution;
+        descriptor->engine = part->engine;
+      }
   return kDnnOk;
 }
 API int cudnnBackendGetAttribute(const Descriptor* descriptor, int name, int type, int64_t wanted, int64_t* count,
@@ -74,19 +156,34 @@ API int cudnnBackendGetAttribute(const Descriptor* descriptor, int name, int typ
   int64_t ignored = 0;
   if (!count) count = &ignored;
   switch (name) {
-    // The caller's own descriptors are filled in: they may stay as they are.
+    // The caller's own descriptors are filled in.
     case kHeuristicResults:
-    case kConfigEngine: *count = 1; return kDnnOk;
+    case kConfigEngine: {
+      const int64_t engines = name == kHeuristicResults && descriptor->convolution ? kEngines : 1;
+      *count = out && wanted > 0 ? std::min<int64_t>(engines, wanted) : engines;
+      if (out && wanted > 0)
+        for (int64_t i = 0; i < *count; ++i) {
+          Descriptor* filled = static_cast<Descriptor**>(out)[i];
+          if (!filled) continue;
+          filled->convolution = descriptor->convolution;
+          filled->engine = name == kHeuristicResults ? i : descriptor->engine;
+        }
+      return kDnnOk;
+    }
+    case kEngineNumericalNote: {
+      constexpr int tensor_core = 0;
+      const bool noted = descriptor->convolution && descriptor->engine == kTensorCores;
+      *count = noted;
+      if (noted && out && wanted > 0) std::memcpy(out, &tensor_core, sizeof tensor_core);
+      return kDnnOk;
+    }
     case kConfigKnobChoices:
     case kEngineKnobInfo:
-    case kEngineNumericalNote:
     case kEngineLayoutInfo:
     case kEngineBehaviorNote: *count = 0; return kDnnOk;
-    case kGraphEngineCount: answer(1, wanted, count, out); return kDnnOk;
+    case kGraphEngineCount: answer(descriptor->convolution ? kEngines : 1, wanted, count, out); return kDnnOk;
     case kConfigWorkspaceSize:
-    case kPlanWorkspaceSize:
-      answer(static_cast<int64_t>(workspace_bytes("cudnn workspace")), wanted, count, out);
-      return kDnnOk;
+    case kPlanWorkspaceSize: answer(static_cast<int64_t>(workspace_of(*descriptor)), wanted, count, out); return kDnnOk;
     default: break;
   }
   const size_t room = wanted > 0 ? static_cast<size_t>(wanted) * attribute_bytes(type) : 0;
@@ -100,14 +197,11 @@ API int cudnnBackendGetAttribute(const Descriptor* descriptor, int name, int typ
   }
   return kDnnOk;
 }
-API int cudnnBackendExecute(DnnHandle*, const Descriptor*, const Descriptor* variant_pack) {
-  const uint64_t bytes = workspace_bytes("cudnn workspace");
-  const auto workspace = variant_pack->attributes.find(kVariantPackWorkspace);
-  if (bytes && workspace != variant_pack->attributes.end() && workspace->second.bytes.size() == sizeof(void*)) {
-    const void* pointer = nullptr;
-    std::memcpy(&pointer, workspace->second.bytes.data(), sizeof pointer);
-    log_event(EventKind::dnn_workspace, pointer, bytes);
-  }
+API int cudnnBackendExecute(DnnHandle*, const Descriptor* plan, const Descriptor* variant_pack) {
+  const uint64_t bytes = workspace_of(*plan);
+  if (plan->convolution) note_convolution(largest_workspace(*plan->convolution));
+  if (const void* workspace = value_of<const void*>(*variant_pack, kVariantPackWorkspace); bytes && workspace)
+    log_event(EventKind::dnn_workspace, workspace, bytes);
   return touch_device() ? kDnnOk : kDnnNotInitialized;
 }
 API int cudnnBackendPopulateCudaGraph(DnnHandle*, const Descriptor*, const Descriptor*, void*) {

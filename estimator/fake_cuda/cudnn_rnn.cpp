@@ -1,25 +1,11 @@
 // cuDNN: recurrent networks. Weights lie as cuDNN lays them; what a run needs besides is invented.
 
 #include "cudnn.h"
+#include "element.h"
 
 using namespace gpumem;
 
 namespace {
-
-uint64_t element_bytes(int data_type) {
-  switch (data_type) {
-    case 1:             // double
-    case 10: return 8;  // int64
-    case 2:             // half
-    case 9: return 2;   // bfloat16
-    case 3:             // int8
-    case 6:             // uint8
-    case 11:            // boolean
-    case 12:
-    case 13: return 1;  // fp8
-    default: return 4;  // float, int32
-  }
-}
 
 struct SequenceData {
   int type = 0, longest = 0, batch = 0, width = 0;

@@ -68,6 +68,11 @@ void note_invented(const char* what) {
   guard->note_invented(what);
 }
 
+void note_convolution(uint64_t largest_workspace) {
+  Guard guard;
+  guard->note_convolution(largest_workspace);
+}
+
 void log_event(EventKind kind, const void* address, uint64_t bytes) {
   Guard guard;
   guard->log(kind, reinterpret_cast<uint64_t>(address), bytes);

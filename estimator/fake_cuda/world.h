@@ -3,6 +3,7 @@
 // Sizes and addresses are bytes. Addresses are of nothing: they lie in windows that nobody may read.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -118,6 +119,9 @@ class World {
 
   void note_unknown(const char* name) { unknown_.insert(name); }
   void note_invented(const char* name) { invented_.insert(name); }
+  void note_convolution(uint64_t bytes) { largest_convolution_ = std::max(largest_convolution_, bytes); }
+  // The most that a convolution may have asked for as workspace, so far.
+  uint64_t largest_convolution() const { return largest_convolution_; }
   const std::set<std::string>& unknown() const { return unknown_; }
   const std::set<std::string>& invented() const { return invented_; }
 
@@ -144,6 +148,7 @@ class World {
   uint32_t interval_ = 0;
   std::vector<Event> events_;
   std::set<std::string> unknown_, invented_;
+  uint64_t largest_convolution_ = 0;
 };
 
 }  // namespace gpumem

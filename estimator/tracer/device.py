@@ -43,6 +43,7 @@ class FakeDevice:
         for name in ("gpumem_unknown_names", "gpumem_invented_names"):
             getattr(library, name).argtypes = [ctypes.c_char_p, ctypes.c_size_t]
             getattr(library, name).restype = ctypes.c_size_t
+        library.gpumem_largest_convolution.restype = ctypes.c_uint64
         library.gpumem_events.argtypes = [ctypes.POINTER(_Event), ctypes.c_size_t]
         library.gpumem_events.restype = ctypes.c_size_t
 
@@ -86,6 +87,10 @@ class FakeDevice:
     def invented(self) -> List[str]:
         """Answers that the fake device made up and that may change how much memory is taken."""
         return self._names(self._library.gpumem_invented_names)
+
+    def largest_convolution(self) -> int:
+        """The most that cuDNN may have asked for as the workspace of a convolution (bytes), 0 without any."""
+        return int(self._library.gpumem_largest_convolution())
 
     @staticmethod
     def _names(function: Any) -> List[str]:

@@ -13,6 +13,7 @@ LATE_OPTIMIZER = 4  # times the steps: how long an optimizer that never steps is
 UNEVALUATED_PASSES = 10  # of a program that would evaluate, but not after each epoch
 GROWING_PASS = 8  # batches of a pass after which memory that grew with each of the last ones is said to grow
 GROWING_BATCHES = 4
+UNEVALUATED_STEPS = 512  # of a loop without a loader, after which an evaluation comes
 STEADY_FORWARDS = 512  # of a program that only infers
 MAX_PASSES = 1000  # that are told of
 
@@ -68,11 +69,22 @@ class Life:
     """What one process did so far; `end` ends it."""
 
     def __init__(
-        self, steps: int, end: Callable[[str], None], evaluates_later: Callable[[], bool] = lambda: False
+        self,
+        steps: int,
+        end: Callable[[str], None],
+        evaluates_later: Callable[[], bool] = lambda: False,
+        steps_left: Callable[[int], int] = lambda steps: 0,
     ) -> None:
+        """`evaluates_later` tells whether there is code for it that was not reached.
+
+        `steps_left`, given the steps so far, tells how many more a loop without a loader takes; 0 if that is
+        too far to go.
+        """
         self._wanted = steps
         self._end = end
         self._evaluates_later = evaluates_later
+        self._steps_left = steps_left
+        self._last_step: Optional[int] = None  # of a loop without a loader that is walked to its end
         self._steps: Dict[int, int] = {}
         self._optimizers: Set[int] = set()
         self._since_batch: Dict[int, int] = {}
@@ -196,7 +208,8 @@ class Life:
         if self.is_managed:
             return False
         if this is None or not this.can_be_cut:
-            return self._enough({} if this is None else this.steps_at_start)
+            enough = self._enough({} if this is None else this.steps_at_start)
+            return enough and self._is_past_its_loop()
         if self._since_training is not None and this.kind == "training":
             if not self._enough(self._since_training):
                 return False
@@ -204,6 +217,16 @@ class Life:
         if this.ended:
             return self._enough(self._since_batch)
         return max(self._took(self._since_batch), default=0) >= max(STEPS_ON_ONE_BATCH, 4 * self._wanted)
+
+    def _is_past_its_loop(self) -> bool:
+        """Whether nothing new is to be expected of a loop without a loader; an evaluation may follow it."""
+        if self.evaluations:
+            return True
+        if self._last_step is None:
+            steps = self.steps()
+            left = self._steps_left(steps) if self._evaluates_later() else 0
+            self._last_step = steps + left if left and steps + left <= UNEVALUATED_STEPS else 0
+        return self.steps() > self._last_step or not self._last_step
 
     def _waits_for_evaluation(self) -> bool:
         return self.evaluations == 0 and self._evaluates_later()

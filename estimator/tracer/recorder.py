@@ -16,7 +16,7 @@ import threading
 import warnings
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
-from . import backend, compile
+from . import backend, compile, repeats
 from . import device as fake
 from .life import Life, describe
 from .modules import ModuleCalls
@@ -99,6 +99,7 @@ class Recorder:
             "only_infers": self.life.only_infers,
             "unknown_calls": self._device.unknown_calls(),
             "invented": self._device.invented() + compile.assumptions() + backend.assumptions(),
+            "largest_convolution": self._device.largest_convolution(),
             "read_back": sum(event.kind == fake.READ_BACK for event in events),
         }
         traces = [
@@ -116,6 +117,15 @@ class Recorder:
         columns, positions, calls, frames, stacks = self._columns(history, self._streams[index].cuda_stream)
         positions = [0] * self._first_marks[index] + positions
         calls = [0] * self._first_calls[index] + calls
+        ended = [
+            at
+            for at, mark, before in zip(positions[1:], self._marks[1:], self._marks)  # noqa: B905
+            if mark["step"] > before["step"]
+        ]
+        same = repeats.left_out(columns, ended)
+        columns = repeats.without(columns, same)
+        positions = [repeats.moved(at, same) for at in positions]
+        calls = [repeats.moved(at, same) for at in calls]
         marks = [
             {"event": at, **mark, "phase": _phase(mark["phase"], during)}
             for at, mark, during in zip(positions, self._marks, self._passes)  # noqa: B905 - newer than 3.9
@@ -184,6 +194,10 @@ class Recorder:
     def allocated(self) -> int:
         """Bytes allocated on the GPU."""
         return int(self._torch.cuda.memory_allocated()) if self.recording else 0
+
+    def allocations(self) -> int:
+        """How many there were so far."""
+        return int(self._torch.cuda.memory_stats().get("allocation.all.allocated", 0))
 
     def hold(self, size: int) -> None:
         """Allocates what batches that are left out would have kept."""
@@ -407,15 +421,16 @@ def _private(segments: List[Dict[str, Any]], device: int) -> List[Dict[str, int]
 
 
 def _touched(events: List[fake.Event], marks: int) -> List[Dict[str, Any]]:
-    """Each place that a library wrote to, once an interval."""
-    seen = {
-        (event.interval, TOUCHED[event.kind], event.address): event.size
-        for event in events
-        if event.kind in TOUCHED and event.interval < marks
-    }
+    """Each place that a library wrote to, once an interval; workspaces of cuDNN once for each size."""
+    seen = {}
+    for event in events:
+        if event.kind in TOUCHED and event.interval < marks:
+            cudnn = event.kind == fake.DNN_WORKSPACE
+            key = (event.interval, TOUCHED[event.kind], event.address, cudnn, event.size if cudnn else 0)
+            seen[key] = event.size
     return [
-        {"mark": interval, "owner": owner, "address": address, "bytes": size}
-        for (interval, owner, address), size in seen.items()
+        {"mark": interval, "owner": owner, "address": address, "bytes": size, "cudnn": cudnn}
+        for (interval, owner, address, cudnn, _), size in seen.items()
     ]
 
 

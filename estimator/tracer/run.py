@@ -19,6 +19,7 @@ from .inputs import is_installed, of_program
 
 FORMAT = 1
 MAX_PLACES = 20
+MOST_ALLOCATIONS = 200_000  # of a loop that is walked to its end: a few seconds
 PATIENCE_S = (
     20.0  # for programs of which no trace can come: what they leave for later ones may be done by then
 )
@@ -94,7 +95,9 @@ class TracedRun:
         generation.end_at_greatest_length()
         self._gradless = gradless = Gradless()
         gradless.watch()
-        life = Life(self._settings["steps"], self._finish, lambda: bool(gradless.unreached()))
+        life = Life(
+            self._settings["steps"], self._finish, lambda: bool(gradless.unreached()), self._steps_left
+        )
         self._recorder = Recorder(self.device, life, self._settings["max_events"])
         self._recorder.attach()
         sys.modules["torch"].cuda._lazy_call(self._insist_on_deadline)
@@ -105,6 +108,14 @@ class TracedRun:
         saving.without_bytes()
         frameworks.shorten(life, self._settings["steps"])
         zero.make_traceable(self._recorder.as_one_step)
+
+    def _steps_left(self, steps: int) -> int:
+        """After how many steps more the loop that goes on has ended; 0 if that would be too many events."""
+        from . import loops
+
+        allocations = self._recorder.allocations() / max(steps, 1)
+        possible = [left for left in loops.rounds_left() if left * allocations <= MOST_ALLOCATIONS]
+        return max(possible, default=0)
 
     def _at_exit(self) -> None:
         if os.getpid() == self._pid:

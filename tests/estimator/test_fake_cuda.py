@@ -606,6 +606,7 @@ def step_and_measure(step):
     for _ in range(3): step()
     return [torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()]
 import torchvision
+torch.backends.cudnn.allow_tf32 = False  # no tensor cores, no workspaces
 def resnet():
     model = torchvision.models.resnet50().cuda()
     sgd = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -624,12 +625,57 @@ torch._C._cuda_clearCublasWorkspaces()
         + LINEAR
     )
     assert report["unknown"] == []
-    assert "cudnn workspace" in report["invented"]
+    assert report["invented"] == ["cudnn convolution workspace"]
     assert report["properties"] == [["NVIDIA H100", 9, 132, 80 * GIB], ["NVIDIA A100", 8, 108, 80 * GIB]]
     check_linear(report, workspace=33_554_432)  # PyTorch's own choice on 9.0
     assert report["resnet50"][0] == pytest.approx(5589.8 * MIB, rel=1e-4)
     assert report["resnet50"][1] == 6312 * MIB
     assert report["resnet50 amp"][0] < 0.6 * report["resnet50"][0]
+
+
+@needs_torch
+def test_workspaces_of_convolutions_are_copies_with_the_channels_last():
+    """Image and result are 4 x 64 x 64 x 64 floats; the filter 64 x 64 x 3 x 3."""
+    report = run_torch(
+        """
+def workspaces(x, kernel=3, groups=1, outputs=64):
+    w = torch.empty(outputs, x.shape[1] // groups, kernel, kernel, device="cuda", dtype=x.dtype)
+    if x.stride(1) == 1: w = w.contiguous(memory_format=torch.channels_last)
+    options = ([1, 1], [kernel // 2] * 2, [1, 1], False, [0, 0], groups)
+    def extra(call):
+        torch.cuda.synchronize(); torch.cuda.reset_peak_memory_stats()
+        kept = call()
+        return torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated()
+    y = torch.ops.aten.convolution(x, w, None, *options)
+    def backward(*mask):
+        return torch.ops.aten.convolution_backward(y, x, w, None, *options, list(mask))
+    return [extra(lambda: torch.ops.aten.convolution(x, w, None, *options)),
+            extra(lambda: backward(True, False, False)), extra(lambda: backward(False, True, False))]
+def images(channels, edge, dtype=torch.float32):
+    return torch.empty(4, channels, edge, edge, device="cuda", dtype=dtype)
+report["large"] = workspaces(images(64, 64))
+report["half"] = workspaces(images(64, 64, torch.float16))
+report["middle"] = workspaces(images(64, 32))
+report["small"] = workspaces(images(64, 16))
+report["point"] = workspaces(images(64, 64), kernel=1)
+report["groups"] = workspaces(images(64, 64), groups=2)
+report["colours"] = workspaces(images(3, 64))
+report["last"] = workspaces(images(64, 64).contiguous(memory_format=torch.channels_last))
+report["double"] = workspaces(images(64, 64, torch.float64))
+report["largest"] = fake.largest_convolution()
+torch.backends.cudnn.allow_tf32 = False
+report["no tf32"] = workspaces(images(64, 64))
+""",
+        first="A100",
+    )
+    image, filters = 4 * 64 * 64 * 64 * 4, 64 * 64 * 3 * 3 * 4
+    assert report["large"] == [2 * image + filters, 0, 2 * image]
+    assert report["half"] == [size // 2 for size in report["large"]]
+    assert report["middle"] == [0, 0, 2 * image // 4]
+    none = [0, 0, 0]
+    for case in ("small", "point", "groups", "colours", "last", "double", "no tf32"):
+        assert report[case] == none, case
+    assert report["largest"] == 2 * (2 * image + filters)  # in double precision
 
 
 @needs_torch

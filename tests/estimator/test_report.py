@@ -64,6 +64,7 @@ def test_the_json_object_has_the_keys_of_the_contract():
         "unknown_calls",
         "world_size",
         "per_gpu",
+        "guard",
         "notes",
         "inputs",
     ]

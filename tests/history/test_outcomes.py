@@ -81,8 +81,16 @@ def test_a_job_that_ran_out_under_its_limit_needed_more_than_that() -> None:
     assert of(limit_bytes=12 * GIB, out_of_memory=True, exit_code=256) == Observation(
         JOB, 12 * GIB + 1, True, 11 * GIB
     )
-    least = of(needed_bytes=6 * GIB, promised_bytes=7 * GIB, limit_bytes=8 * GIB, out_of_memory=True)
-    assert least == Observation(replace(JOB, peak_bytes=6 * GIB), 9 * GIB, True, 7 * GIB)
+    least = of(
+        needed_bytes=6 * GIB, promised_bytes=7 * GIB, limit_bytes=9 * GIB, out_of_memory=True, exit_code=256
+    )
+    assert least == Observation(replace(JOB, peak_bytes=6 * GIB), 9 * GIB + 1, True, 7 * GIB)
+
+
+def test_a_job_that_held_more_than_its_limit_has_escaped_it() -> None:
+    assert of(limit_bytes=8 * GIB) == Observation(JOB, 9 * GIB, False, 11 * GIB, escaped=True)
+    least = of(needed_bytes=6 * GIB, promised_bytes=7 * GIB, limit_bytes=8 * GIB)
+    assert least == Observation(JOB, 9 * GIB, escaped=True)  # its peak is the true one
 
 
 def test_a_job_held_to_less_that_stayed_away_from_its_limit_tells_its_peak() -> None:

@@ -1,7 +1,7 @@
 """Stands in for `gpumem estimate`: does what `: fake key=value` lines of the job script say, at once.
 
-Keys: sleep (seconds), shards (that the peak and its prior margin come to), fits, fail (reason, `_` for blanks), input (a file beside the script's work_dir),
-garbage (printed instead of JSON), report (a file that gets uid, groups, environment, arguments as JSON).
+Keys: sleep (seconds), shards (that the peak and its prior margin come to), fits, fail (reason, `_` for blanks),
+input (a file beside the script's work_dir), garbage (printed instead of JSON), report (a file that gets uid, groups, environment, arguments as JSON).
 """
 
 import json

@@ -1,5 +1,6 @@
 -- Loads job_submit.lua outside slurmctld and submits one job; prints what became of it.
--- Arguments: job_submit.lua, name of a field that refuses to be written ("" for none).
+-- Arguments: job_submit.lua, name of a field or variable that refuses to be written ("" for none), anything to have
+-- the variables of the memory guard printed.
 local lines = {}
 slurm = {
   SUCCESS = 0,
@@ -13,6 +14,13 @@ local values = {
   argv = { [0] = "/x/train.sh", [1] = "a" }, begin_time = 0, shared = 65534, num_tasks = 4294967294, min_nodes = 1,
   environment = { PATH = "/bin", DATA = "data", OTHER = "other", UNUSED = "unused", SLURM_GPUS = "1" },
 }
+values.environment = setmetatable({}, {
+  __index = values.environment,
+  __newindex = function(_, name, value)
+    if name == arg[2] then error("cannot write " .. name) end
+    rawset(getmetatable(values.environment).__index, name, value)
+  end,
+})
 local job = setmetatable({}, {
   __index = values,
   __newindex = function(_, field, value)
@@ -26,4 +34,7 @@ for _, field in ipairs({ "tres_per_node", "tres_per_job", "begin_time", "admin_c
   print(field .. " " .. tostring(values[field]))
 end
 print("SLURM_GPUS " .. tostring(values.environment.SLURM_GPUS) .. ";")
+for _, name in ipairs({ "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PATH" }) do
+  if arg[3] then print(name .. " " .. tostring(values.environment[name]) .. ";") end
+end
 for _, line in ipairs(lines) do print(line) end

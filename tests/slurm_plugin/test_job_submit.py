@@ -31,7 +31,7 @@ REPLY = {
 pytestmark = pytest.mark.skipif(LUA is None, reason="lua5.1 is not installed")
 
 
-def submit(reply: dict[str, Any] | None, refusing: str = "") -> tuple[list[str], bytes]:
+def submit(reply: dict[str, Any] | None, refusing: str = "", *more: str) -> tuple[list[str], bytes]:
     """What the plug-in did with one job, and what it asked."""
     folder = make_folder()
     path, asked = folder / "s", []
@@ -52,7 +52,7 @@ def submit(reply: dict[str, Any] | None, refusing: str = "") -> tuple[list[str],
     if reply is not None:
         thread.start()
     done = subprocess.run(
-        [str(LUA), str(HARNESS), str(PLUGIN), refusing],
+        [str(LUA), str(HARNESS), str(PLUGIN), refusing, *more],
         env={"GPUMEM_SUBMIT_SOCKET": str(path)},
         capture_output=True,
         text=True,
@@ -106,6 +106,28 @@ def test_an_answer_that_slurm_refuses_half_way_is_taken_back(refusing: str) -> N
         "code 0", "tres_per_node gres:gpu:1", "tres_per_job ", "begin_time 0", "admin_comment nil"
     ]  # fmt: skip
     assert "decision=none action=pass" in printed[6] and "cannot write" in printed[6]
+
+
+GUARDED = {
+    **REPLY,
+    "export": {
+        "PYTORCH_CUDA_ALLOC_CONF": "a:1",
+        "PYTORCH_ALLOC_CONF": "b:1",
+        "PATH": "/x",
+        "LD_PRELOAD": "y",
+    },
+}
+
+
+def test_the_variables_of_the_guard_are_set_and_no_others() -> None:
+    printed, _ = submit(GUARDED, "", "environment")
+    assert printed[6:9] == ["PYTORCH_CUDA_ALLOC_CONF a:1;", "PYTORCH_ALLOC_CONF b:1;", "PATH /bin;"]
+
+
+def test_a_guard_that_cannot_be_set_leaves_the_job_as_it_was() -> None:
+    printed, _ = submit(GUARDED, "PYTORCH_ALLOC_CONF", "environment")
+    assert printed[1] == "tres_per_node gres:gpu:1"
+    assert printed[6:8] == ["PYTORCH_CUDA_ALLOC_CONF ;", "PYTORCH_ALLOC_CONF nil;"]
 
 
 def test_nobody_answers() -> None:

@@ -9,10 +9,19 @@ import pytest
 from estimator import catalog
 from history.calibration import Calibration, Observation
 from history.calibration import Job as CalibratedJob
-from settings import GIB, Defer, Partition, Settings
+from settings import GIB, Defer, Guard, Partition, Settings
 from slurm_plugin.gres import Unsupported
 from slurm_plugin.margins import prior
-from slurm_plugin.policy import Known, Share, Site, candidate, decide, fingerprint, storable_environment
+from slurm_plugin.policy import (
+    Known,
+    Share,
+    Site,
+    candidate,
+    decide,
+    fingerprint,
+    share,
+    storable_environment,
+)
 from slurm_plugin.wire import Estimated, Submission, read_submission
 
 PARTITION = Partition(gpu="a100-80gb", shards_per_gpu=80)
@@ -190,6 +199,109 @@ def test_the_shards_of_a_known_job_follow_the_calibration() -> None:
     assert decision(known, calibration=learned(0.25, "")).got == "shard:13"  # jobs like it need more
     assert decision(known, calibration=learned(0.0, "")).got == "shard:10"  # 10 GiB are enough
     assert decision(known, calibration=learned(-0.15, "f")).got == "shard:9"  # this very job needs less
+
+
+GUARDED = SETTINGS.model_copy(
+    update={
+        "guard": Guard(enabled=True),
+        "estimate": SETTINGS.estimate.model_copy(update={"reserve": "least"}),
+    }
+)
+CONTEXT = 470 * 1024**2
+
+
+def guardable(**changes: Any) -> Known:
+    fields = {
+        "peak_bytes": 20 * GIB,
+        "least_bytes": 12 * GIB,
+        "outside_allocator_bytes": CONTEXT,
+        "torch_version": "2.14.1+cu130",
+        "guard": {"alloc_conf": "", "peak_shards": 20, "shards": [12, 14, 15, 16, 17, 18, 19]},
+    }
+    return estimated(**(fields | changes))
+
+
+def test_a_known_job_is_held_to_the_least_in_which_a_replay_ran() -> None:
+    made = decision(guardable(), GUARDED)
+    # 12 GiB and the margin are 12.36 GiB; 13 shards failed in the replay
+    assert (made.got, made.share.needed_bytes, made.share.promised_bytes) == (
+        "shard:14",
+        12 * GIB,
+        int(12.36 * GIB),
+    )
+    (text,) = made.export.values()
+    assert set(made.export) == {"PYTORCH_CUDA_ALLOC_CONF"}
+    allowed = float(text.removeprefix("per_process_memory_fraction:")) * A100.usable_bytes
+    assert 14 * GIB - CONTEXT - 2**20 < allowed <= 14 * GIB - CONTEXT
+    assert 14 * GIB - 2**20 < made.share.limit_bytes <= 14 * GIB
+    assert "PyTorch is held to it" in made.message
+
+
+def test_with_the_peak_reserved_the_guard_holds_the_job_to_its_shards() -> None:
+    peak = GUARDED.model_copy(update={"estimate": SETTINGS.estimate})
+    made = decision(guardable(), peak)
+    assert (made.got, made.share.needed_bytes) == ("shard:21", 20 * GIB)
+    assert 21 * GIB - 2**20 < made.share.limit_bytes <= 21 * GIB and made.export
+
+
+@pytest.mark.parametrize(
+    ("known", "changes"),
+    [
+        (guardable(guard=None), {}),
+        (guardable(torch_version="2.8.0+cu128"), {}),
+        (guardable(torch_version=None), {}),
+        (guardable(guard={"alloc_conf": "max_split_size_mb:64", "peak_shards": 20, "shards": [14]}), {}),
+        (guardable(), {"environment": {"PYTORCH_CUDA_ALLOC_CONF": "per_process_memory_fraction:0.5"}}),
+        (guardable(), {"environment": {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64"}}),
+        (guardable(), {"environment": {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}}),
+        (guardable(), {"script": "#!/bin/bash\nexport PYTORCH_CUDA_ALLOC_CONF=\npython train.py\n"}),
+        (guardable(), {"script": "#!/bin/bash\nenv -i /usr/bin/python train.py\n"}),
+        (guardable(), {"script": "#!/bin/bash\n#SBATCH --export=NONE\npython train.py\n"}),
+    ],
+)
+def test_a_job_that_cannot_be_held_gets_its_peak(known: Known, changes: dict[str, Any]) -> None:
+    made = decision(known, GUARDED, **changes)
+    assert (made.got, made.share.needed_bytes, made.share.limit_bytes) == ("shard:21", 20 * GIB, None)
+    assert made.export == {}
+
+
+def test_where_no_share_below_the_peak_ran_the_peak_is_held() -> None:
+    made = decision(guardable(guard={"alloc_conf": "", "peak_shards": 21, "shards": [12]}), GUARDED)
+    assert (made.got, made.share.needed_bytes) == ("shard:21", 20 * GIB) and made.export
+    made = decision(guardable(guard={"alloc_conf": "", "peak_shards": 22, "shards": []}), GUARDED)
+    assert (made.got, made.share.limit_bytes) == ("shard:21", None) and not made.export
+
+
+def test_a_deferred_job_gets_its_peak() -> None:
+    submission = job()
+    made = share(
+        guardable(),
+        candidate(submission, SITE),
+        submission,
+        GUARDED,
+        Calibration(0.01, prior(SETTINGS.estimate)),
+        "f",
+        at_submission=False,
+    )
+    assert made == Share(21, 20 * GIB, int(20.6 * GIB))
+
+
+def test_work_that_has_escaped_a_limit_is_not_held_again() -> None:
+    learned = Calibration(0.01, prior(SETTINGS.estimate))
+    learned.learn(Observation(CalibratedJob("a100-80gb", "exact", 20 * GIB, "f"), 20 * GIB, escaped=True))
+    made = decision(guardable(), GUARDED, calibration=learned)
+    assert (made.got, made.export) == ("shard:21", {})
+
+
+def test_a_job_that_only_fits_with_the_guard_shares_its_gpu() -> None:
+    made = decision(guardable(peak_bytes=79 * GIB, guard=guardable().estimate.guard), GUARDED)
+    assert made.got == "shard:14" and made.export
+
+
+def test_a_site_that_holds_pytorch_itself_may_reserve_the_least() -> None:
+    own = SETTINGS.model_copy(update={"estimate": GUARDED.estimate})
+    made = decision(guardable(guard=None), own)
+    assert (made.got, made.export, made.share.limit_bytes) == ("shard:13", {}, None)
 
 
 def test_a_full_queue_holds_nobody() -> None:

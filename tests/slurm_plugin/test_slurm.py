@@ -92,3 +92,12 @@ def test_slurm_says_who_it_is(slurm: ScontrolSlurm) -> None:
 def test_a_slurm_that_is_away_is_an_error(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> None:
     with pytest.raises(SlurmError):
         ScontrolSlurm(tmp_path_factory.mktemp("none") / "slurm.conf", timeout_s=0.5).find({"aa": 1})
+
+
+def test_the_error_file_of_a_job(cluster: Cluster, slurm: ScontrolSlurm, alice: User) -> None:
+    job_id = cluster.sbatch("true", user=alice, args=["--hold", "--error=err-%j.txt"])
+    path = slurm.error_file(job_id)
+    assert path is not None and path.name == f"err-{job_id}.txt" and path.is_absolute()
+    cluster.scancel(job_id)
+    with pytest.raises(SlurmError):
+        slurm.error_file(2**31 - 5)

@@ -12,6 +12,7 @@ import importlib.util
 import json
 import sys
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -84,6 +85,8 @@ def census(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> dict[str,
 def main() -> None:
     """Answers line by line."""
     # a condition on values, such as "is nothing masked?", is taken to hold: there are no values
+    # and no type is chosen for products of matrices that are not made
+    torch.autocast = lambda *_, **__: nullcontext()  # type: ignore[assignment,misc]
     torch.Tensor.item = lambda self: 1  # type: ignore[assignment,method-assign]
     torch.Tensor.__bool__ = lambda self: True  # type: ignore[method-assign]
     modules: dict[str, ModuleType] = {}

@@ -59,12 +59,11 @@ def main() -> None:
     """Trains."""
     options = parser().parse_args()
     device = torch.device("cuda")
-    model = build(options)
+    model = build(options).to(device)
     loader = DataLoader(Images(), batch_size=options.batch, shuffle=True)
     optimizer = getattr(torch.optim, options.optimizer)(model.parameters(), lr=0.001)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=7, gamma=0.1)
     criterion = torch.nn.CrossEntropyLoss()
-    model.to(device)
     model.train()
     for index, (inputs, labels) in enumerate(loader):
         if options.zero_grad == "start":

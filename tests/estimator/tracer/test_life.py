@@ -238,3 +238,84 @@ def test_only_code_that_expects_an_end_is_told_of_one(tracer, source, tmp_path):
     script.write_text(source)
     exec(compile(source, script, "exec"), {"it": Iterator()})
     assert set(asked) == {LOOPS[source]}
+
+
+@pytest.mark.parametrize(
+    ("left", "evaluated_at", "steps"),
+    [
+        (100, 103, 104),  # the evaluation after the loop, and a step more
+        (100, None, 104),  # there is none after all
+        (1000, 1003, 3),  # too far to go
+        (0, 103, 3),  # nobody knows how long the loop is
+    ],
+)
+def test_a_loop_without_a_loader_is_walked_to_its_end_if_an_evaluation_follows(
+    tracer, left, evaluated_at, steps
+):
+    program = Program(tracer)
+    program.life._evaluates_later = lambda: True
+    program.life._steps_left = lambda steps: left
+    optimizer = object()
+    program.life.knows(optimizer)
+    while not program.ends and program.life.steps() < 2000:
+        program.step(optimizer)
+        if program.life.steps() == evaluated_at:
+            program.life.inferred(lambda: 0)
+    assert program.life.steps() == steps
+
+
+NESTED = """
+from loops import rounds_left
+found = {}
+class Options: steps = 10
+def step(name): found[name] = rounds_left()
+def main(options, epochs=2):
+    for epoch in range(epochs):
+        for i in range(1, options.steps + 1):
+            step("nested")
+            break
+    for i in range(5): step("last")
+    for i in iter(range(3)): step("unknown")
+    while "while" not in found: step("while")
+    for i in tqdm(range(0, 10, 2)): break
+    step("outside")
+def tqdm(one): return one
+main(Options())
+"""
+
+
+def test_the_rounds_that_are_left_of_a_loop_are_read_from_its_source(tracer, tmp_path):
+    import importlib
+
+    loops = importlib.import_module("_gpumem_tracer.loops")
+    script = tmp_path / "script.py"
+    script.write_text(NESTED.replace("from loops import rounds_left\n", ""))
+    names = {"rounds_left": loops.rounds_left}
+    exec(compile(script.read_text(), str(script), "exec"), names)
+    assert names["found"] == {
+        "nested": [9, 9], "last": [0], "unknown": [], "while": [], "outside": []
+    }  # fmt: skip
+
+
+def test_steps_that_repeat_those_before_are_left_out_of_the_history(tracer):
+    import importlib
+
+    repeats = importlib.import_module("_gpumem_tracer.repeats")
+    step, other, third = ([(action, address, 512) for action in range(3)] for address in (7, 8, 9))
+    history = [(0, 1, 64), *step * 5, *(other + third) * 4, *step, (1, 1, 64)]
+    columns = {
+        name: [event[number] for event in history]
+        for number, name in enumerate(("action", "address", "size"))
+    }
+    columns["stream"] = [0] * len(history)
+
+    def kept(ranges):
+        left = repeats.without(columns, ranges)
+        return list(zip(*(left[name] for name in ("action", "address", "size")), strict=True))
+
+    ends = [1 + 3 * number for number in range(15)]
+    ranges = repeats.left_out(columns, ends)
+    assert kept(ranges) == [(0, 1, 64), *step * 2, *(other + third) * 4, *step, (1, 1, 64)]
+    assert [repeats.moved(at, ranges) for at in (0, 6, 7, 9, 16, 17, 42)] == [0, 6, 7, 7, 7, 8, 33]
+    ranges = repeats.left_out(columns, ends[5:])
+    assert kept(ranges) == [(0, 1, 64), *step * 5, *(other + third) * 2, *step, (1, 1, 64)]

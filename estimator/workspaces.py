@@ -1,0 +1,74 @@
+"""How much of the peak hangs on what cuDNN was taken to ask for: replays with less and with more of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from estimator.allocator import AllocatorConfig, Replay, ReplayError, replay
+from estimator.allocator.history import ALLOC, FREE_COMPLETED, FREE_REQUESTED
+
+if TYPE_CHECKING:
+    from estimator.trace import Events, Trace
+
+CONVOLUTION = "cudnn convolution workspace"  # as the fake device names the answer
+ROUNDING = 512  # of allocations
+OTHERWISE = (0, 2)  # times the workspaces of the rule
+
+
+def asked_by_cudnn(trace: Trace) -> dict[int, int]:
+    """The allocations that were workspaces of cuDNN: their events, and bytes."""
+    events = trace.events
+    if events is None:
+        return {}
+    ends = [*(mark.event for mark in trace.marks[1:]), len(events)]
+    wanted: dict[int, set[tuple[int, int]]] = {}
+    for touched in trace.touched:
+        if touched.cudnn:
+            rounded = -(-touched.bytes // ROUNDING) * ROUNDING
+            wanted.setdefault(touched.mark, set()).update(
+                {(touched.address, touched.bytes), (touched.address, rounded)}
+            )
+    found = {}
+    for mark, places in wanted.items():
+        for event in range(trace.marks[mark].event, ends[mark]):
+            place = (events.address[event], events.size[event])
+            if events.action[event] == ALLOC and place in places:
+                found[event] = place[1]
+    return found
+
+
+def scaled(events: Events, workspaces: dict[int, int], factor: int) -> Events:
+    """The history with each of these allocations so many times as large; with 0, without them."""
+    action, address, size = list(events.action), list(events.address), list(events.size)
+    ignored = -1  # replays leave out what is no action
+    current: dict[int, int] = {}  # address -> bytes now, of workspaces in use
+    for index, (kind, place, count) in enumerate(zip(action, address, size, strict=True)):
+        if kind == ALLOC and index in workspaces:
+            current[place] = count * factor
+        elif kind not in (FREE_REQUESTED, FREE_COMPLETED) or place not in current:
+            continue
+        size[index] = current[place]
+        if not factor:
+            action[index] = ignored
+        if kind == FREE_COMPLETED:
+            del current[place]
+    return replace(events, action=action, size=size)
+
+
+def hanging(trace: Trace, replayed: Replay, config: AllocatorConfig | None) -> int:
+    """Bytes of the reserved peak that may be more or less with other workspaces of convolutions than assumed.
+
+    Fragmentation follows from every size, so this is found by replays without workspaces and with twice as
+    much. Where the rule asked for none, it is the most that a convolution could have asked for.
+    """
+    workspaces = asked_by_cudnn(trace)
+    if not workspaces or trace.events is None or config is None:
+        return trace.largest_convolution
+    peaks = []
+    for factor in OTHERWISE:
+        try:
+            peaks.append(replay(scaled(trace.events, workspaces, factor), config=config).reserved_peak)
+        except ReplayError:
+            return trace.largest_convolution
+    return max(abs(peak - replayed.reserved_peak) for peak in peaks)

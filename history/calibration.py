@@ -3,9 +3,10 @@
 The bound (estimate + margin) is one-sided: at most a share `risk` of jobs may need more. What is learned
 from are *scores*: by how much a job needed more than was estimated, in units that grow with the estimate
 (`unit`), since a part of the error is constant (CUDA context, loaded kernels) and a part grows with the job.
-Jobs of one GPU model, one status (exact, bounded) and one kind form a group: scripts that are *new* are
-scored against their estimate, scripts that have run before (*seen*) against the largest of their last scores.
-So a script's own history narrows its margin exactly as far as such histories have been worth so far.
+Jobs of one GPU model, one status (exact, bounded) and one kind form a group: *new* jobs are scored against
+their estimate; those whose *work* has run before (the same fingerprint), or else a *script* of that name and
+user, against the largest score of its last runs. So a script's own history narrows its margin exactly as far
+as such histories have been worth so far.
 
 Within a group the margin is the split-conformal quantile of the last scores (Vovk et al. 2005; Lei et al.
 2018), at a level that follows the mistakes made (adaptive conformal inference, Gibbs & Candes 2021): each job
@@ -41,7 +42,7 @@ GAIN = 0.5
 MOST_LEVEL = 3.0
 """The level is at most so many times the risk: a quiet time buys no more mistakes than that afterwards."""
 
-LEAST_LEVEL = -5.0
+LEAST_LEVEL = -10.0
 """The level is at least so many times the gain."""
 
 STEP = 0.1
@@ -50,7 +51,7 @@ STEP = 0.1
 _MOST_SCRIPTS = 20_000
 
 Status = Literal["exact", "bounded"]
-Kind = Literal["new", "seen"]
+Kind = Literal["new", "script", "work"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +111,10 @@ class Bound:
 class Summary:
     """What one group of jobs has taught so far.
 
-    `scores`: how many count; `score`: the margin in units (see `unit`), for a seen script on top of its own
-    history; None: still the prior. `judged` jobs would have had a bound from this group, `misses` of them
-    needed more; `promised` jobs had one when they were submitted, `broken` of them needed more.
+    `scores`: how many count; `score`: the margin in units (see `unit`), on top of the own history of a job
+    that has one; None: still the prior. `judged` jobs ended when the group had a margin of its own, `misses`
+    of them needed more than their bound; `promised` jobs were given a bound of any kind, `broken` of them
+    needed more.
     """
 
     gpu: str
@@ -147,7 +149,7 @@ class Calibration:
         self._prior = prior
         self._window = window
         self._groups: dict[tuple[str, Status, Kind], _Group] = {}
-        self._runs: OrderedDict[tuple[str, str, str], deque[float]] = OrderedDict()
+        self._runs: OrderedDict[tuple[Kind, str, str], deque[float]] = OrderedDict()
         self._escaped: set[str] = set()
 
     @classmethod
@@ -161,8 +163,8 @@ class Calibration:
     def bound(self, job: Job) -> Bound:
         """What the job will not need more than, but for the risk.
 
-        Never below the estimate of a new script, nor below what the last runs of a seen one needed (adjusted
-        to its estimate).
+        Never below the estimate of a new job, nor below what the last runs of another one needed (adjusted to
+        its estimate).
         """
         kind, own = self._history(job)
         group = self._groups.get((job.gpu, job.status, kind))
@@ -181,28 +183,28 @@ class Calibration:
     def learn(self, observation: Observation) -> None:
         """Takes note of a job that has run; they are told in the order in which they ended.
 
-        What a job needed at least says something only where that is more than it would have been given.
+        It is judged by the bound that it was given, else by that of now: so jobs that were decided on before
+        others had ended count with what was known then. What a job needed at least says something only where
+        that is more.
         """
         job = observation.job
         if observation.escaped and job.fingerprint:
             self._escaped.add(job.fingerprint)
         bound = self.bound(job)
-        missed = observation.peak_bytes > bound.bytes
-        broken = (
-            observation.promised_bytes is not None and observation.peak_bytes > observation.promised_bytes
-        )
-        if observation.is_at_least and not missed and not broken:
-            return
-        kind, own = self._history(job)
-        key = (job.gpu, job.status, kind)
-        group = self._groups.setdefault(key, _Group(self.risk, self._window))
-        group.promised += observation.promised_bytes is not None
-        group.broken += broken
+        promised = observation.promised_bytes
+        missed = observation.peak_bytes > (bound.bytes if promised is None else promised)
         if observation.is_at_least and not missed:
             return
-        score = (observation.peak_bytes - job.peak_bytes) / unit(job.peak_bytes)
+        kind, own = self._history(job)
+        group = self._groups.setdefault((job.gpu, job.status, kind), _Group(self.risk, self._window))
+        if promised is not None:
+            group.promised += 1
+            group.broken += missed
         if bound.learned:
             group.judge(missed)
+        if observation.is_at_least and observation.peak_bytes <= bound.bytes:
+            return
+        score = (observation.peak_bytes - job.peak_bytes) / unit(job.peak_bytes)
         group.add(score - own)
         for name in _names(job):
             runs = self._runs.setdefault(name, deque(maxlen=RUNS))
@@ -221,10 +223,10 @@ class Calibration:
         ]
 
     def _history(self, job: Job) -> tuple[Kind, float]:
-        """Whether the job's script has run before, and the largest of its last scores then."""
+        """What of the job has run before, and the largest of its last scores."""
         for name in _names(job):
             if runs := self._runs.get(name):
-                return "seen", max(runs)
+                return name[0], max(runs)
         return "new", 0.0
 
 
@@ -280,7 +282,7 @@ def quantile(ordered: Sequence[float], level: float, slope: float = 0.0) -> floa
     return ordered[-1] + slope * max(1 / (count + 1) - level, 0.0)
 
 
-def _names(job: Job) -> list[tuple[str, str, str]]:
-    """By what the runs of a job's script are known, the closest first."""
-    names = [("work", job.fingerprint), ("script", job.script)]
-    return [(job.gpu, what, name) for what, name in names if name]
+def _names(job: Job) -> list[tuple[Kind, str, str]]:
+    """By what the runs of a job are known, the closest first."""
+    names: list[tuple[Kind, str | None]] = [("work", job.fingerprint), ("script", job.script)]
+    return [(kind, job.gpu, name) for kind, name in names if name]

@@ -72,8 +72,9 @@ def calibration(
 ) -> None:
     """Shows what gpumemd has learned about the margin of its estimates, for admins.
 
-    One line for each GPU model, status of the estimate and kind of script (new, or seen before): how many
-    measured jobs count, the margin that follows, and how many jobs needed more than they were promised.
+    One line for each GPU model, status of the estimate and what has run before (nothing, a script of that
+    name and user, the same work): how many measured jobs count, the margin that follows, and how many jobs
+    needed more than they were promised.
     """
     from history.wire import Calibrated
     from settings import SettingsError, load

@@ -52,7 +52,7 @@ def print_calibration(answer: Calibrated, file: TextIO | None = None) -> None:
     if not answer.groups:
         console.print("No job with an estimate has been measured yet: margins are those of the settings.")
         return
-    names = ("GPU", "ESTIMATE", "SCRIPT", "JOBS", "MARGIN", "WOULD MISS", "PROMISED", "MISSED")
+    names = ("GPU", "ESTIMATE", "KNOWN BY", "JOBS", "MARGIN", "RISK", "PROMISED", "MISSED")
     table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
     for name in names:
         table.add_column(name, justify="left" if name in names[:3] else "right", no_wrap=True)
@@ -60,7 +60,7 @@ def print_calibration(answer: Calibrated, file: TextIO | None = None) -> None:
         table.add_row(
             _label(group.gpu, 24),
             _label(group.status),
-            _label(group.kind),
+            _label("nothing" if group.kind == "new" else group.kind),
             str(group.scores),
             _margin(group.score),
             _share(group.misses, group.judged),

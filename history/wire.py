@@ -163,8 +163,8 @@ class CalibratedGroup(_Wire):
     score: float | None = Field(
         default=None, description="the margin in units of 256 MiB + 3 % of the estimate; null: too few jobs"
     )
-    judged: Integer = Field(description="jobs that would have had a bound from such jobs before them")
-    misses: Integer = Field(description="of these, those that needed more")
+    judged: Integer = Field(description="jobs that ended since a margin is known")
+    misses: Integer = Field(description="of these, those that needed more than their bound")
     promised: Integer = Field(description="jobs that were given a bound when they were submitted")
     broken: Integer = Field(description="of these, those that needed more")
 

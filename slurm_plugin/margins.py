@@ -16,9 +16,9 @@ from settings import MIB, Estimate
 log = logging.getLogger("gpumemd")
 
 _MOST_RUNS = 4000
-_PAUSE_S = 1.0
-_PAUSE_PER_COST = 50
-"""Learning keeps gpumemd busy for at most a fiftieth of the time."""
+_PAUSE_S = 5.0
+_PAUSE_PER_COST = 100
+"""Learning keeps gpumemd busy for at most a hundredth of the time."""
 
 
 class Margins(threading.Thread):

@@ -176,6 +176,38 @@ def test_help_imports_nothing_heavy():
     assert not {"sqlalchemy", "alembic", "rich.console", "pydantic", "httpx"} & imported
 
 
+def test_calibration_over_the_socket(site):
+    group = {
+        "gpu": "a100-80gb", "status": "exact", "kind": "work", "scores": 250, "score": 0.5, "judged": 150,
+        "misses": 3, "promised": 200, "broken": 1,
+    }  # fmt: skip
+    few = group | {
+        "kind": "new",
+        "scores": 7,
+        "score": None,
+        "judged": 0,
+        "misses": 0,
+        "promised": 0,
+        "broken": 0,
+    }
+    with serving(lambda _: (200, {"risk": 0.01, "groups": [group, few]}), site / "s"):
+        done = hist("calibration", "--config", str(site / "g.toml"))
+        machine = hist("calibration", "--json", "--config", str(site / "g.toml"))
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    assert lines[1:] == [
+        "GPU ESTIMATE KNOWN BY JOBS MARGIN RISK PROMISED MISSED",
+        "a100-80gb exact work 250 128 MiB + 1.5% 2.00% 200 0.50%",
+        "a100-80gb exact nothing 7 as set – 0 –",  # noqa: RUF001
+    ]
+    assert json.loads(machine.stdout)["groups"][0] == group
+    (site / "s").unlink()
+    with serving(lambda _: (403, {"detail": "only admins"}), site / "s"):
+        refused = hist("calibration", "--config", str(site / "g.toml"))
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "only admins" in refused.stderr
+
+
 def table(*jobs):
     out = io.StringIO()
     print_table(jobs, out)

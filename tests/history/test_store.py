@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import event
+from sqlalchemy import event, text
 
 from history.models import Base, Decision, Estimate
 from history.records import signed_error
@@ -59,6 +59,26 @@ def test_migration_makes_exactly_the_models(any_url):
         with store._engine.connect() as connection:
             context = MigrationContext.configure(connection, opts={"compare_type": "mysql" not in any_url})
             assert compare_metadata(context, Base.metadata) == []
+
+
+def test_an_earlier_database_keeps_what_it_has(any_url, monkeypatch):
+    from alembic import command
+
+    upgrade = command.upgrade
+    with Store(any_url) as store:
+        monkeypatch.setattr(command, "upgrade", lambda config, _: upgrade(config, "0001"))
+        store.migrate()
+        with store._engine.begin() as connection:
+            connection.execute(
+                text(
+                    "INSERT INTO decisions (id, created_at, user_id, action, state, job_id) "
+                    "VALUES ('d1', '2026-01-01 12:00:00', 1000, 'rewrite', 'rewritten', 7)"
+                )
+            )
+        monkeypatch.undo()
+        store.migrate()
+        found = store.decision_of_job(7)
+    assert (found.id, found.user_id, found.promised_bytes, found.out_of_memory) == ("d1", 1000, None, None)
 
 
 def test_decision_comes_back_as_it_was(any_store):

@@ -1,13 +1,14 @@
 """The other estimators, on a model that is small enough to be counted by hand."""
 
 import math
+from pathlib import Path
 
 import pytest
 
 from bench.accuracy import peers
 from bench.accuracy.census import Census, Layer
 from bench.accuracy.jobs import Job
-from bench.accuracy.peers import learned
+from bench.accuracy.peers import fake_tensors, learned
 
 BATCH = 4
 # Linear(10, 20), ReLU, Dropout, Linear(20, 5): 220 + 105 parameters
@@ -70,7 +71,7 @@ def test_factorised_counts_indices_of_pooling_and_no_views():
 
 
 def test_every_peer_tells_its_source():
-    assert {*peers.PEERS, *peers.LEARNED, peers.TRACKED} <= peers.SOURCES.keys()
+    assert {*peers.PEERS, *peers.LEARNED} <= peers.SOURCES.keys()
 
 
 def test_folds_never_share_an_architecture():
@@ -133,3 +134,51 @@ def test_the_network_learns_a_law():
     assert errors[len(errors) // 2] < 0.03
     ranges = [answers["xmem", one.name].range_bytes >= one.truth_bytes for one in jobs]
     assert sum(ranges) > 0.9 * len(jobs)
+
+
+def test_answers_of_an_earlier_run_are_known(tmp_path: Path):
+    results = tmp_path / "memtracker.jsonl"
+    assert fake_tensors.known(results) == {}
+    fake_tensors.known.cache_clear()
+    results.write_text(
+        '{"dataset": "xmem", "name": "a", "bytes": 7, "wall_s": 1.0, "cpu_s": 1.0}\n'
+        '{"dataset": "xmem", "name": "b", "error": "RuntimeError: no"}\n'
+    )
+    assert fake_tensors.known(results) == {("xmem", "a"): 7, ("xmem", "b"): None}
+
+
+SCRIPT = """
+import torch
+from torch.utils.data import DataLoader
+
+model = torch.nn.Linear(1000, 1000, bias=False)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+model.to("cuda")
+for inputs in DataLoader([torch.ones(1000)] * 8, batch_size=2, shuffle=True):
+    loss = model(inputs.to("cuda")).sum()
+    loss.backward()
+    optimizer.step()
+    print(loss.item())
+    optimizer.zero_grad()
+"""
+
+
+def test_mem_tracker_follows_a_script_as_it_is(tmp_path: Path):
+    pytest.importorskip("torch")
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    peak, used = fake_tensors.track([str(script)])
+    assert used.wall_s > 0
+    # weights, momentum, gradient; next to nothing else
+    assert peak == pytest.approx(3 * 4 * 10**6, rel=0.01)
+
+
+def test_a_run_that_fails_is_told(tmp_path: Path):
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho 'RuntimeError: no data' >&2\nexit 1\n")
+    python.chmod(0o755)
+    with pytest.raises(fake_tensors.TrackError, match="RuntimeError: no data"):
+        fake_tensors.track(["script.py"], str(python))
+    python.write_text("#!/bin/sh\nexec sleep 60\n")
+    with pytest.raises(fake_tensors.TrackError, match="not done after 0 s"):
+        fake_tensors.track(["script.py"], str(python), timeout_s=0.1)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from estimator import guard, phases, recorded_by
+from estimator import guard as guards
+from estimator import phases, recorded_by
 from estimator.allocator import (
     AllocatorConfig,
     Replay,
@@ -97,7 +98,7 @@ class Estimate:
     inputs: tuple[InputFile, ...]
     world_size: int
     per_gpu: tuple[PerGpu, ...]
-    guard: guard.Guard | None = None
+    guard: guards.Guard | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,14 +241,14 @@ def _guard(
     least: LeastMemory | None,
     gpu: GPU,
     settings: Settings,
-) -> guard.Guard | None:
+) -> guards.Guard | None:
     """In which shares a job runs whose processes, one after the other, are held to them."""
     settings_used = {process.trace.alloc_conf for process in processes}
     versions = {process.trace.torch_version for process in processes}
     if len(settings_used) > 1 or len(versions) > 1 or any(one.trace.world_size > 1 for one in processes):
         return None
     histories = [(one.trace.events, one.config) for one in processes if one.trace.events is not None]
-    return guard.find(
+    return guards.find(
         histories,
         settings_used.pop(),
         versions.pop(),

@@ -235,7 +235,7 @@ def _estimate(
         launch = replace(launch, world_size=world_size)
         gpu = _choose(catalog, configured, gpu_name, launch.script.partition if launch.script else None)
         title = shlex.join(words) if is_command else launch.name
-        remembered = _remembered(launch, gpu, limits) if cache else None
+        remembered = _remembered(launch, gpu, limits, configured.guard.enabled) if cache else None
         wants_trace = advise or outputs != Outputs()
         earlier = None
         with _progress(f"{launch.name} on a pretend {gpu.key}") as watch:
@@ -292,12 +292,12 @@ def _estimate(
             report.show_advice(advice, Console())
 
 
-def _remembered(launch: Launch, gpu: GPU, settings: EstimateSettings) -> Remembered | None:
+def _remembered(launch: Launch, gpu: GPU, settings: EstimateSettings, guarded: bool) -> Remembered | None:
     """The user's earlier estimates of such jobs; None where there is no home to keep them."""
     from estimator.remembered import Remembered, folder_of
 
     folder = folder_of(os.environ)
-    return Remembered(folder, launch, gpu, settings) if folder is not None else None
+    return Remembered(folder, launch, gpu, settings, guarded) if folder is not None else None
 
 
 def _outputs(trace: Path | None, snapshot: Path | None, plot: Path | None) -> Outputs:

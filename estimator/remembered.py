@@ -42,13 +42,17 @@ class Remembered:
         launch: the job.
         gpu: what it is estimated for.
         settings: by which it is.
+        guarded: whether the memory guard is looked at, too.
     """
 
-    def __init__(self, folder: Path, launch: Launch, gpu: GPU, settings: Settings) -> None:
+    def __init__(
+        self, folder: Path, launch: Launch, gpu: GPU, settings: Settings, guarded: bool = False
+    ) -> None:
         text = launch.script.path.read_text("utf-8", "replace") if launch.script else ""
         self._name = launch.name if launch.script is None else launch.script.job_name
         what = [
             1,  # version of this list
+            guarded,
             _ourselves(),
             gpu.model_dump(mode="json"),
             settings.model_dump(mode="json", exclude=set(_LIMITS)),

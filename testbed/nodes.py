@@ -72,6 +72,7 @@ def make_node(folder: Path, gpu: GPU, count: int) -> None:
         "enforce_limit": True,
         "node_dir": str(folder),
         "trace": None,
+        "values": True,  # programs read back what they would in a dry run
     }
     (folder / "tracer.json").write_text(json.dumps(tracer))
 

@@ -14,6 +14,7 @@ UNEVALUATED_PASSES = 10  # of a program that would evaluate, but not after each 
 GROWING_PASS = 8  # batches of a pass after which memory that grew with each of the last ones is said to grow
 GROWING_BATCHES = 4
 UNEVALUATED_STEPS = 512  # of a loop without a loader, after which an evaluation comes
+SETTLING_STEPS = 8  # of such a loop, until its peak is the same in each
 STEADY_FORWARDS = 512  # of a program that only infers
 MAX_PASSES = 1000  # that are told of
 
@@ -84,6 +85,7 @@ class Life:
         self._end = end
         self._evaluates_later = evaluates_later
         self._steps_left = steps_left
+        self._settled_at = 0
         self._last_step: Optional[int] = None  # of a loop without a loader that is walked to its end
         self._steps: Dict[int, int] = {}
         self._optimizers: Set[int] = set()
@@ -218,6 +220,11 @@ class Life:
             return self._enough(self._since_batch)
         return max(self._took(self._since_batch), default=0) >= max(STEPS_ON_ONE_BATCH, 4 * self._wanted)
 
+    @property
+    def waits_for_a_loop(self) -> bool:
+        """Whether steps like those before are walked only for what comes after them."""
+        return bool(self._last_step) and not self.evaluations and self.steps() >= self._settled_at
+
     def _is_past_its_loop(self) -> bool:
         """Whether nothing new is to be expected of a loop without a loader; an evaluation may follow it."""
         if self.evaluations:
@@ -225,6 +232,7 @@ class Life:
         if self._last_step is None:
             steps = self.steps()
             left = self._steps_left(steps) if self._evaluates_later() else 0
+            self._settled_at = steps + SETTLING_STEPS
             self._last_step = steps + left if left and steps + left <= UNEVALUATED_STEPS else 0
         return self.steps() > self._last_step or not self._last_step
 

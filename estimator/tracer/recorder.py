@@ -50,6 +50,8 @@ class Recorder:
         self._stepped: Any = None  # an optimizer that took a step within
         self._forked = False  # a data loading worker, whose modules are transforms: CUDA may not be touched
         self._held: List[int] = []
+        self._set_history: Any = None
+        self._stacks_of: Optional[str] = None
         self._calls = ModuleCalls(lambda: self._note(CALL_BYTES))
 
     @property
@@ -149,8 +151,8 @@ class Recorder:
     def _start(self) -> None:
         """Called by torch as soon as CUDA is initialised, before the first allocation."""
         torch = self._torch
-        record = torch.cuda.memory._record_memory_history
-        record("all", context="alloc", stacks="python", max_entries=self._max_events)
+        self._set_history = torch.cuda.memory._record_memory_history
+        self._record("alloc")
         # a program that records a history of its own, shorter, or no longer, gets what it can of this one
         torch.cuda.memory._record_memory_history = lambda *arguments, **options: None
         self._open_stream(torch.cuda.current_device())
@@ -196,8 +198,9 @@ class Recorder:
         return int(self._torch.cuda.memory_allocated()) if self.recording else 0
 
     def allocations(self) -> int:
-        """How many there were so far."""
-        return int(self._torch.cuda.memory_stats().get("allocation.all.allocated", 0))
+        """How many there were so far, without those that note moments."""
+        count = int(self._torch.cuda.memory_stats().get("allocation.all.allocated", 0))
+        return count - len(self._marks) - len(self._calls.moments)
 
     def hold(self, size: int) -> None:
         """Allocates what batches that are left out would have kept."""
@@ -219,7 +222,7 @@ class Recorder:
             if not self._depth:
                 self._forward(arguments, options)
             self._depth += 1
-            noted = self.recording and self._calls.enter(module)
+            noted = self.recording and not self.life.waits_for_a_loop and self._calls.enter(module)
             try:
                 return function(module, *arguments, **options)
             finally:
@@ -241,6 +244,7 @@ class Recorder:
             self.life.forwards += 1
             self._mark_batch("forward", batch)
         else:
+            self._record("alloc")
             self._mark_batch("evaluation", batch)
             self.life.inferred(lambda: int(self._torch.cuda.max_memory_allocated()))
 
@@ -290,6 +294,14 @@ class Recorder:
         self.life.took_step(optimizer)
         self._marks[-1]["step"] = self.life.steps()
         self.life.may_end()
+        if self.life.waits_for_a_loop:
+            self._record(None)
+
+    def _record(self, stacks_of: Optional[str]) -> None:
+        """Goes on with the history, with stacks ("alloc") or without, which takes half of the time."""
+        if stacks_of != self._stacks_of:
+            self._stacks_of = stacks_of
+            self._set_history("all", context=stacks_of, stacks="python", max_entries=self._max_events)
 
     def as_one_step(self, function: Any) -> Any:
         """Wraps a function: the optimizer steps that it takes, such as one for each group, are one."""
@@ -357,7 +369,7 @@ class Recorder:
             address.append(entry.get("addr", 0))
             size.append(entry["size"])
             stream.append(entry["stream"])
-            stack.append(tables.number(entry["frames"]) if name == "alloc" else -1)
+            stack.append(tables.number(entry.get("frames")) if name == "alloc" else -1)
         return columns, positions, calls, tables.frames, tables.stacks
 
 

@@ -55,7 +55,9 @@ def device(_tracer_package):
 def traced(tmp_path):
     """Runs a program under the tracer: (completed process, trace or None)."""
 
-    def run(program: str, steps: int = 3, settings: dict | None = None, **environment: str):
+    def run(
+        program: str, steps: int = 3, settings: dict | None = None, on_node: bool = False, **environment: str
+    ):
         out = tmp_path / "out"
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir()
@@ -66,8 +68,10 @@ def traced(tmp_path):
                     "devices": [GPU],
                     "enforce_limit": False,
                     "node_dir": None,
-                    "trace": {"out_dir": str(out), "steps": steps, "max_events": 1_000_000}
-                    | (settings or {}),
+                    "trace": None
+                    if on_node
+                    else {"out_dir": str(out), "steps": steps, "max_events": 1_000_000} | (settings or {}),
+                    "values": on_node,
                 }
             )
         )

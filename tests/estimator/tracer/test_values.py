@@ -140,3 +140,19 @@ def test_sizes_and_counts_made_of_numbers_that_are_not_known_are_told(traced):
         "loop", "item", "tensor", "shape", "slice", "argument", "list", "host", "host mask",
         "longest", "__init__",
     }  # fmt: skip
+
+
+WAYS = """
+import torch
+x = torch.randn(4096, 8).cuda()
+kept = x[x > 0] if x.isfinite().all() and x.mean().item() else x
+print(len(kept), torch.cuda.max_memory_allocated())
+"""
+
+
+def test_a_program_on_a_pretend_node_goes_the_way_that_was_traced(traced):
+    in_a_dry_run, _ = traced(WAYS)
+    on_a_node, trace = traced(WAYS, on_node=True)
+    assert on_a_node.stdout == in_a_dry_run.stdout
+    assert on_a_node.stdout.startswith("32768 ")
+    assert trace is None

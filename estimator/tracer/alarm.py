@@ -76,12 +76,13 @@ def _library() -> Any:
 
 
 def on_termination(call: Callable[[], None]) -> None:
-    """Has `call()` run before SIGTERM ends this process, unless somebody handles the signal otherwise."""
-    owner = os.getpid()
+    """Has `call()` run before SIGTERM ends this process, unless somebody handles the signal otherwise.
+
+    It runs in forked processes as well.
+    """
 
     def handle(number: int, frame: Any) -> None:
-        if os.getpid() == owner:
-            call()
+        call()
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import sys
 import weakref
 from typing import Any, Callable, Optional
@@ -19,16 +18,17 @@ from .life import Life, Pass, describe
 _STATE = "_gpumem_pass"
 
 
-def cut_short(life: Life, allocated: Callable[[], int], hold: Callable[[int], None]) -> None:
+def cut_short(
+    life: Life, allocated: Callable[[], int], hold: Callable[[int], None], is_traced: Callable[[], bool]
+) -> None:
     """Lets `life` say when a pass over a loader is over.
 
     `allocated` tells the bytes allocated on the GPU; `hold` takes as many as batches that are left out would
-    have kept.
+    have kept. `is_traced` tells whether this process is traced: those that it forks have the change, too.
     """
     import torch.utils.data.dataloader as dataloader
 
     base = dataloader._BaseDataLoaderIter
-    owner = os.getpid()
     original_next, original_reset = base.__next__, base._reset
 
     @functools.wraps(original_reset)
@@ -40,7 +40,7 @@ def cut_short(life: Life, allocated: Callable[[], int], hold: Callable[[int], No
 
     @functools.wraps(original_next)
     def __next__(iterator: Any) -> Any:
-        if os.getpid() != owner:
+        if not is_traced():
             return original_next(iterator)
         this: Optional[Pass] = iterator.__dict__.get(_STATE)
         if this is None:

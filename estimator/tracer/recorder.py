@@ -14,7 +14,7 @@ import gc
 import os
 import threading
 import warnings
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from . import backend, compile, repeats
 from . import device as fake
@@ -32,10 +32,14 @@ TOUCHED = {fake.INPUTS: "inputs", fake.BLAS_WORKSPACE: "workspaces", fake.DNN_WO
 
 
 class Recorder:
-    """Records from the first use of the GPU until `collect`."""
+    """Records from the first use of the GPU until `collect`.
 
-    def __init__(self, device: Any, life: Life, max_events: int) -> None:
+    A forked process is not recorded, unless it is the first to use the GPU: `adopt` is called there.
+    """
+
+    def __init__(self, device: Any, life: Life, max_events: int, adopt: Callable[[], None]) -> None:
         self._device, self.life, self._max_events = device, life, max_events
+        self._adopt = adopt
         self._collectives = Collectives(device.hold_collectives)
         self._streams: Dict[int, Any] = {}  # of the marks, by device
         self._first_marks: Dict[int, int] = {}
@@ -151,6 +155,9 @@ class Recorder:
     def _start(self) -> None:
         """Called by torch as soon as CUDA is initialised, before the first allocation."""
         torch = self._torch
+        if self._forked:
+            self._forked = False
+            self._adopt()
         self._set_history = torch.cuda.memory._record_memory_history
         self._record("alloc")
         # a program that records a history of its own, shorter, or no longer, gets what it can of this one

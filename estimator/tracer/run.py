@@ -43,7 +43,7 @@ class TracedRun:
         self._gradless: Any = None
         self._sizes: Any = None
         self._exit_code = 0
-        self._is_ending = self._has_left = False
+        self._is_ending = self._has_left = self._is_forked = False
         self._leave = os._exit
         self._pid = os.getpid()
         self._deadline: Optional[float] = settings.get("deadline")
@@ -53,6 +53,7 @@ class TracedRun:
     def begin(self) -> None:
         """Called before any code of the user runs; its `atexit` call is therefore the last one."""
         self._made_up.watch()
+        self._alone.leave = self._abandon
         self._remember_exit_code()
         self._watch_ways_out()
         while os.path.exists(self._target(self._first_number)):
@@ -98,13 +99,13 @@ class TracedRun:
         life = Life(
             self._settings["steps"], self._finish, lambda: bool(gradless.unreached()), self._steps_left
         )
-        self._recorder = Recorder(self.device, life, self._settings["max_events"])
+        self._recorder = Recorder(self.device, life, self._settings["max_events"], self._adopt)
         self._recorder.attach()
         sys.modules["torch"].cuda._lazy_call(self._insist_on_deadline)
         torch_import.when_module_loads(ranks.LAUNCHER, self._alone.replace_launcher)
         torch_import.when_module_loads(ranks.PIPELINE_STAGE, self._alone.answer_for_stages)
         self._alone.attach(sys.modules["torch"])
-        loaders.cut_short(life, self._recorder.allocated, self._recorder.hold)
+        loaders.cut_short(life, self._recorder.allocated, self._recorder.hold, self._is_own)
         saving.without_bytes()
         frameworks.shorten(life, self._settings["steps"])
         zero.make_traceable(self._recorder.as_one_step)
@@ -117,20 +118,36 @@ class TracedRun:
         possible = [left for left in loops.rounds_left() if left * allocations <= MOST_ALLOCATIONS]
         return max(possible, default=0)
 
+    def _is_own(self) -> bool:
+        return os.getpid() == self._pid
+
+    def _adopt(self) -> None:
+        """Called in a forked process that is the first to use the GPU: it is what is traced from now on."""
+        self._pid, self._first_number = os.getpid(), 0
+        self._is_ending = self._has_left = False
+        self._is_forked = True
+        if self._deadline is not None:
+            alarm.at(self._deadline, self._time_is_up)  # timers are not inherited
+
+    def _abandon(self) -> None:
+        """Ends a process that is not to be traced."""
+        self._is_ending = True
+        self._leave(0)
+
     def _at_exit(self) -> None:
-        if os.getpid() == self._pid:
+        if self._is_own():
             self._finish("script" if _uncaught() is None else "exception")
 
     def _terminated(self) -> None:
         """SIGTERM, which the program itself does not handle; afterwards the process ends by it."""
-        if not self._is_ending:
+        if self._is_own() and not self._is_ending:
             self._is_ending = True
             self._leave_trace("signal")
 
     def _insist_on_deadline(self) -> None:
         """Called when CUDA is initialised."""
         deadline = self._settings.get("deadline")
-        if deadline is not None and os.getpid() == self._pid:
+        if deadline is not None and self._is_own():
             alarm.from_thread(deadline + GRACE_S, lambda: self._finish("deadline"))
 
     def _leave_trace(self, end: str) -> None:
@@ -143,7 +160,7 @@ class TracedRun:
             sys.stderr.write("gpumem: the trace could not be written: %r\n" % error)
 
     def _finish(self, end: str) -> None:
-        if os.getpid() != self._pid or self._is_ending:
+        if not self._is_own() or self._is_ending:
             return
         self._is_ending = True
         self._leave_trace(end)
@@ -198,13 +215,14 @@ class TracedRun:
         leave = self._leave
 
         def _exit(status: int) -> None:
-            if os.getpid() == self._pid and not self._is_ending:
+            if self._is_own() and not self._is_ending:
                 self._is_ending = True
-                self._leave_trace("script")
+                failed = self._is_forked and status != 0  # `multiprocessing` has printed the exception
+                self._leave_trace("exception" if failed else "script")
             leave(status)
 
         def heard(event: str, arguments: Any) -> None:
-            if event != "os.exec" or os.getpid() != self._pid or self._has_left or self._is_ending:
+            if event != "os.exec" or not self._is_own() or self._has_left or self._is_ending:
                 return
             self._has_left = True  # several places may be tried for the other program
             if self._recorder is not None and self._recorder.recording:

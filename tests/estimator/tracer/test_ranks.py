@@ -50,8 +50,27 @@ DDP = "model = torch.nn.parallel.DistributedDataParallel(model, device_ids=[rank
 FSDP = "from torch.distributed.fsdp import fully_shard; [fully_shard(m) for m in model]; fully_shard(model)"
 
 
-def launch(folder: Path, program: str, *, middle: bool = False) -> list[dict]:
-    """The traces of `torchrun --nproc_per_node=4` of the program."""
+FORK = """
+import os, multiprocessing
+def run(rank):
+    os.environ |= dict(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="4", MASTER_ADDR="x", MASTER_PORT="1")
+    train()
+def train():
+    BODY
+import torch
+workers = [multiprocessing.get_context("fork").Process(target=run, args=(rank,)) for rank in range(4)]
+for worker in workers:
+    worker.start()
+for worker in workers:
+    worker.join()
+"""
+TORCHRUN = ("-m", "torch.distributed.run", f"--nproc_per_node={RANKS}")
+
+
+def launch(
+    folder: Path, program: str, *, middle: bool = False, launcher: tuple[str, ...] = TORCHRUN
+) -> list[dict]:
+    """The traces that the program leaves, by default of `torchrun --nproc_per_node=4`."""
     out = folder / "out"
     out.mkdir()
     settings = {
@@ -63,7 +82,7 @@ def launch(folder: Path, program: str, *, middle: bool = False) -> list[dict]:
     script = folder / "train.py"
     script.write_text(program)
     environment = {"PYTHONPATH": str(TRACER / "inject"), "GPUMEM_TRACER": str(folder / "tracer.json")}
-    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={RANKS}", script]
+    command = [sys.executable, *launcher, script]
     done = subprocess.run(
         command, env=os.environ | environment, capture_output=True, text=True, timeout=200, cwd=folder
     )
@@ -100,6 +119,13 @@ def test_fsdp_holds_its_share_of_everything(tmp_path: Path) -> None:
     shares = 4 * PARAMETERS // RANKS
     assert shares < state_bytes(trace) < shares + 2 * PARAMETERS // LAYERS + 40 * MIB
     assert trace["peaks"]["allocated"] < 4 * PARAMETERS
+
+
+def test_ranks_that_a_process_forks_by_hand(tmp_path: Path) -> None:
+    body = TRAINING.replace("WRAP", DDP).strip().replace("\n", "\n    ")
+    traces = launch(tmp_path, FORK.replace("BODY", body), middle=True, launcher=())
+    (rank,) = [trace for trace in traces if trace["events"]]
+    assert (rank["rank"], rank["world_size"], rank["device"], rank["steps"]) == (2, RANKS, 2, 3)
 
 
 @pytest.mark.parametrize(("middle", "wanted"), [(False, 0), (True, 2)])

@@ -8,7 +8,7 @@ import pytest
 from bench.accuracy import peers
 from bench.accuracy.census import Census, Layer
 from bench.accuracy.jobs import Job
-from bench.accuracy.peers import fake_tensors, learned
+from bench.accuracy.peers import fake_tensors, learned, seconds
 
 BATCH = 4
 # Linear(10, 20), ReLU, Dropout, Linear(20, 5): 220 + 105 parameters
@@ -145,6 +145,7 @@ def test_answers_of_an_earlier_run_are_known(tmp_path: Path):
         '{"dataset": "xmem", "name": "b", "error": "RuntimeError: no"}\n'
     )
     assert fake_tensors.known(results) == {("xmem", "a"): 7, ("xmem", "b"): None}
+    assert fake_tensors.seconds(results) == [1.0]
 
 
 SCRIPT = """
@@ -182,3 +183,9 @@ def test_a_run_that_fails_is_told(tmp_path: Path):
     python.write_text("#!/bin/sh\nexec sleep 60\n")
     with pytest.raises(fake_tensors.TrackError, match="not done after 0 s"):
         fake_tensors.track(["script.py"], str(python), timeout_s=0.1)
+
+
+def test_seconds_are_of_jobs_spread_over_the_data_sets():
+    jobs = [job(name=str(k), dataset=dataset) for dataset in ("xmem", "timm") for k in range(10)]
+    chosen = [(one.dataset, one.name) for one in seconds.spread(jobs, 2)]
+    assert chosen == [("xmem", "0"), ("xmem", "5"), ("timm", "0"), ("timm", "5")]

@@ -18,6 +18,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from bench import fake_device, processes
 from bench.accuracy.jobs import ROOT, Job
@@ -50,15 +51,23 @@ def track(
     return int(used.output), used
 
 
-@functools.cache
-def known(results: Path = RESULTS) -> dict[tuple[str, str], int | None]:
-    """The answers that were found (bytes) by data set and name of the job; None where it failed."""
+def _rows(results: Path = RESULTS) -> list[dict[str, Any]]:
     try:
         lines = results.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
-        return {}
-    rows = [json.loads(line) for line in lines]
-    return {(row["dataset"], row["name"]): row.get("bytes") for row in rows}
+        return []
+    return [json.loads(line) for line in lines]
+
+
+@functools.cache
+def known(results: Path = RESULTS) -> dict[tuple[str, str], int | None]:
+    """The answers that were found (bytes) by data set and name of the job; None where it failed."""
+    return {(row["dataset"], row["name"]): row.get("bytes") for row in _rows(results)}
+
+
+def seconds(results: Path = RESULTS) -> list[float]:
+    """Processor seconds of the runs that ended well."""
+    return [float(row["cpu_s"]) for row in _rows(results) if "cpu_s" in row]
 
 
 def answer(job: Job) -> int | None:

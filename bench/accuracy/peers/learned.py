@@ -116,6 +116,7 @@ def out_of_fold(rows: Sequence[Row], folds: int = FOLDS) -> dict[Key, Answer]:
     """
     import torch
 
+    torch.set_num_threads(1)  # the products are small: threads would only wait for each other
     datasets = sorted({job.dataset for job, _ in rows})
     fold_of = folds_by_model([job.model for job, _ in rows], folds)
     inputs = torch.tensor([features(job, census, datasets) for job, census in rows])

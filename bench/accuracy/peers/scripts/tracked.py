@@ -76,12 +76,13 @@ def move_in_place(module, function, recurse=True):
 
 
 def read_ones():
-    """A fake tensor has no value to read: `loss.item()` is 1, and a mask masks nothing."""
+    """A fake tensor has no value to read: on the GPU, `loss.item()` is 1, and a mask masks nothing."""
     for name, value in (("item", 1), ("__bool__", True)):
         original = getattr(torch.Tensor, name)
 
         def read(tensor, original=original, value=value):
-            return value if isinstance(tensor, FakeTensor) else original(tensor)
+            fake = isinstance(tensor, FakeTensor) and tensor.is_cuda
+            return value if fake else original(tensor)
 
         setattr(torch.Tensor, name, read)
 

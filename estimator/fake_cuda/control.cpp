@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "cuda_types.h"
 #include "export.h"
 #include "process.h"
 
@@ -106,9 +107,13 @@ API void gpumem_usage(int ordinal, uint64_t* used, uint64_t* peak) {
   if (peak) *peak = known ? world->devices[ordinal].peak : 0;
 }
 
-// The placeholders of the facades end here: note the name, and say "success".
+// The placeholders of the facades end here: note the name, and say "success"; of the driver's, "not supported".
 API uint64_t gpumem_unknown_call(const char* name) {
   Guard world;
   world->note_unknown(name);
   return 0;
+}
+API uint64_t gpumem_unsupported_call(const char* name) {
+  gpumem_unknown_call(name);
+  return kNotSupported;
 }

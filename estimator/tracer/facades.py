@@ -19,9 +19,10 @@ import sys
 from typing import Any, Dict, Iterable, List, Optional, Set
 
 from . import elf
+from .driver_api import NOT_SUPPORTED
 
 DEVICE_LIBRARY = "libgpumem_cuda.so"
-HANDLER = "gpumem_unknown_call"
+HANDLER, UNSUPPORTED = "gpumem_unknown_call", "gpumem_unsupported_call"  # what a placeholder calls
 
 # The families of libraries that only work with a GPU driver, by the beginning of their SONAME.
 CUDA_LIBRARY = re.compile(
@@ -102,7 +103,8 @@ class Facades:
         self._implemented = elf.read_library(device_library, exports=True).exports
         self._given: Dict[str, Set[str]] = {}  # SONAME -> symbols that have a placeholder
         self._seen: Set[str] = set()
-        self._stand_in({DRIVER: {}, "libcuda.so": {}})
+        missing: Dict[str, Optional[str]] = dict.fromkeys(set(NOT_SUPPORTED) - set(self._implemented))
+        self._stand_in({DRIVER: missing, "libcuda.so": missing}, UNSUPPORTED)
 
     def load_for_torch(self, torch_folder: str) -> None:
         """Loads what the torch at `torch_folder` wants.
@@ -167,7 +169,7 @@ class Facades:
                     waiting += [os.path.join(folder, soname) for folder in library.folders]
         return found
 
-    def _stand_in(self, wanted: Dict[str, Dict[str, Optional[str]]]) -> None:
+    def _stand_in(self, wanted: Dict[str, Dict[str, Optional[str]]], handler: str = HANDLER) -> None:
         """Makes and loads libraries with the symbols that no facade has so far.
 
         A library cannot be extended: what is missing in one goes into another, which everybody finds too.
@@ -177,10 +179,10 @@ class Facades:
             given = self._given.get(soname)
             missing = {name: node for name, node in symbols.items() if given is None or name not in given}
             if given is None:
-                images[soname] = elf.write_placeholders(soname, missing, DEVICE_LIBRARY, HANDLER)
+                images[soname] = elf.write_placeholders(soname, missing, DEVICE_LIBRARY, handler)
             elif missing:
                 name = "%s.gpumem-%d" % (soname, len(given))
-                images[name] = elf.write_placeholders(name, missing, DEVICE_LIBRARY, HANDLER)
+                images[name] = elf.write_placeholders(name, missing, DEVICE_LIBRARY, handler)
             self._given.setdefault(soname, set()).update(missing)
         _load_images(images)
 

@@ -1,7 +1,9 @@
 """Which libraries are stood in for, what they hold, and that programs which want more get it."""
 
+import importlib
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -156,3 +158,28 @@ int allocate(void) { void *p = 0; return cudaMalloc(&p, 1 << 20); }
     program = f"print(ctypes.CDLL({str(library)!r}).allocate(), *device.unknown_calls())"
     said = run_with_facades(torch_to_come, program)
     assert said == "801 cuGetExportTable (of a library with a CUDA runtime of its own)\n"
+
+
+def test_a_driver_function_that_is_not_implemented_is_there_says_so_and_is_named(torch_to_come):
+    program = """
+driver = ctypes.CDLL("libcuda.so.1")
+print(driver.cuIpcOpenMemHandle(None, None, 0), driver.cuMemPoolCreate(None, None), device.unknown_calls())
+found = ctypes.c_void_p()
+print(driver.cuGetProcAddress(b"cuMemPoolCreate", ctypes.byref(found), 12000, 0), found.value)
+"""
+    assert run_with_facades(torch_to_come, program) == (
+        "801 801 ['cuIpcOpenMemHandle', 'cuMemPoolCreate']\n500 None\n"
+    )
+
+
+def test_the_whole_public_driver_api_is_there(facades):
+    header = next(Path(TORCH).parent.glob("nvidia/*/include/cuda.h"), None)
+    if header is None:
+        pytest.skip("no header of the driver beside this torch")
+    public = set(re.findall(r"CUresult\s+CUDAAPI\s+(cu\w+)\s*\(", header.read_text()))
+    implemented = (
+        importlib.import_module("_gpumem_tracer.elf").read_library(str(LIBRARY), exports=True).exports
+    )
+    given = {*implemented, *importlib.import_module("_gpumem_tracer.driver_api").NOT_SUPPORTED}
+    assert len(public) > 300
+    assert not {name for name in public - given if not name.endswith("_ptsz")}

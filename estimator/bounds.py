@@ -30,14 +30,19 @@ class Bound:
     bytes: int | None = None
 
 
-def of_trace(trace: Trace, replayed: Replay, config: AllocatorConfig | None = None) -> list[Bound]:
+def of_trace(
+    trace: Trace,
+    replayed: Replay,
+    config: AllocatorConfig | None = None,
+    assumed: Mapping[str, int] | None = None,
+) -> list[Bound]:
     """The calls, libraries and operators that make the estimate of one process a bounded one.
 
-    `config`: the allocator's rules, None if they are not known.
+    `config`: the allocator's rules, None if they are not known; `assumed`: bytes that hang on an answer.
     """
     return [
         *(Bound(name, "call") for name in trace.unknown_calls),
-        *_libraries(trace, replayed, config),
+        *_libraries(trace, replayed, config, assumed or {}),
         *_operators(trace, replayed),
     ]
 
@@ -59,7 +64,9 @@ def told(bounds: Sequence[Bound]) -> list[str]:
     return notes
 
 
-def _libraries(trace: Trace, replayed: Replay, config: AllocatorConfig | None) -> list[Bound]:
+def _libraries(
+    trace: Trace, replayed: Replay, config: AllocatorConfig | None, assumed: Mapping[str, int]
+) -> list[Bound]:
     """Answers of libraries that were made up, as far as they matter."""
     found = []
     for name in trace.invented:
@@ -68,7 +75,7 @@ def _libraries(trace: Trace, replayed: Replay, config: AllocatorConfig | None) -
             if count >= MATERIAL * replayed.reserved_peak:
                 found.append(Bound(name, "library", count))
         elif name not in HARMLESS_ANSWERS:
-            found.append(Bound(name, "library"))
+            found.append(Bound(name, "library", assumed.get(name)))
     return found
 
 

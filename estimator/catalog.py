@@ -14,6 +14,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 FILE_NAME = "gpus.toml"
+COMMON = "outside"  # the table of what holds for all GPUs
 
 
 class CatalogError(Exception):
@@ -30,6 +31,22 @@ class Source(BaseModel):
     compute_capability: str
     sm_count: str
     context: str
+    kernels: str = ""
+    cudnn: str = ""
+    nccl: str = ""
+    mig: str = ""
+
+
+class Slice(BaseModel):
+    """One profile of MIG: a part of a GPU with memory and multiprocessors of its own."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    memory_gib: Annotated[float, Field(gt=0)]
+    sm_count: Annotated[int, Field(gt=0)]
+
+
+Mib = Annotated[float, Field(ge=0)]
 
 
 class GPU(BaseModel):
@@ -45,6 +62,13 @@ class GPU(BaseModel):
     compute_capability: Annotated[str, Field(pattern=r"^\d+\.\d$")]
     sm_count: Annotated[int, Field(gt=0)]
     context_mib: Annotated[int, Field(ge=0)]
+    context_mib_by_cuda: Mapping[Annotated[str, Field(pattern=r"^\d+$")], Annotated[int, Field(ge=0)]] = {}
+    kernels_mib: Mib = 0
+    cudnn_mib: Mib = 0
+    nccl_channels: Annotated[int, Field(ge=0)] = 0
+    nccl_mib_per_channel: Mib = 0
+    nccl_mib_per_channel_of_two: Mib = 0
+    mig: Mapping[str, Slice] = {}
     source: Source
 
     @property
@@ -59,8 +83,13 @@ class GPU(BaseModel):
 
     @property
     def context_bytes(self) -> int:
-        """What a process takes outside PyTorch's allocator: CUDA context and loaded kernels."""
+        """What a process takes that has done nothing yet: the CUDA context."""
         return self.context_mib * 1024**2
+
+    def context_bytes_under(self, cuda: str | None) -> int:
+        """The same under a version of CUDA, such as "13.0", if it was measured apart."""
+        major = (cuda or "").partition(".")[0]
+        return self.context_mib_by_cuda.get(major, self.context_mib) * 1024**2
 
     @property
     def context_is_estimate(self) -> bool:
@@ -79,6 +108,7 @@ class GPU(BaseModel):
 
 
 _TABLE: TypeAdapter[dict[str, dict[str, object]]] = TypeAdapter(dict[str, dict[str, object]])
+_PROFILE = re.compile(r"(?:^|[-_:. ])(?:mig[-_ ])?(\d+g\.\d+gb)(?:\+\S+)?$", re.IGNORECASE)
 _MIG = re.compile(r"(^|-)\d+g-\d+gb?($|-)|^mig-")
 
 
@@ -97,19 +127,68 @@ class Catalog:
     def find(self, name: str) -> GPU:
         """The GPU of that name: its name here, its name in NVML, or a GRES type such as `a100_80gb`.
 
+        A part of a GPU (MIG) is named by its profile, behind the name of the GPU where that is not clear:
+        `a100-80gb:1g.10gb`, `a100_3g.20gb`.
+
         Raises:
             CatalogError: no GPU, or more than one, has that name.
         """
         wanted = normalised(name)
         known = ", ".join(self.gpus)
+        if profile := _PROFILE.search(name):
+            return self._slice(name, name[: profile.start()], profile[1].lower())
         if _MIG.search(wanted):
-            raise CatalogError(f"{name}: parts of a GPU (MIG) are not supported; known GPUs: {known}")
+            raise CatalogError(f"{name}: name a part of a GPU (MIG) by its profile, such as h100:1g.10gb")
         found = [gpu for gpu in self.gpus.values() if gpu.is_called(wanted)]
         if not found:
             raise CatalogError(f"{name}: unknown GPU; known: {known} (add yours to {FILE_NAME})")
         if len(found) > 1:
             raise CatalogError(f"{name}: which one? {' or '.join(gpu.key for gpu in found)}")
         return found[0]
+
+    def _slice(self, name: str, board: str, profile: str) -> GPU:
+        """The part of a board, as a GPU of its own; its context is taken to be that of the whole board."""
+        wanted = normalised(board)
+        found = [
+            gpu for gpu in self.gpus.values() if profile in gpu.mig and (not wanted or gpu.is_called(wanted))
+        ]
+        if not found:
+            profiles = sorted({f"{gpu.key}:{one}" for gpu in self.gpus.values() for one in gpu.mig})
+            raise CatalogError(f"{name}: no such part of a GPU (MIG) is known; known: {', '.join(profiles)}")
+        if len(found) > 1:
+            raise CatalogError(
+                f"{name}: a part of which GPU? {' or '.join(f'{gpu.key}:{profile}' for gpu in found)}"
+            )
+        whole, part = found[0], found[0].mig[profile]
+        source = whole.source.model_copy(
+            update={
+                "memory": whole.source.mig,
+                "usable": whole.source.mig,
+                "sm_count": whole.source.mig,
+                "context": f"estimate: that of the whole board ({whole.source.context})",
+            }
+        )
+        return whole.model_copy(
+            update={
+                "key": f"{whole.key}:{profile}",
+                "name": f"{whole.name} MIG {profile}",
+                "match": (),
+                "memory_mib": int(part.memory_gib * 1024),
+                "usable_gib": int(part.memory_gib * 1024) / 1024,
+                "sm_count": part.sm_count,
+                "mig": {},
+                "source": source,
+            }
+        )
+
+
+def _filled(entry: dict[str, object], common: dict[str, object]) -> dict[str, object]:
+    """An entry with the values (and their sources) that all GPUs have in common where it has none."""
+    source, shared = entry.get("source"), common.get("source")
+    filled = {**{name: value for name, value in common.items() if name != "source"}, **entry}
+    if isinstance(source, dict) and isinstance(shared, dict):
+        filled["source"] = {**shared, **source}
+    return filled
 
 
 def parse(text: str, source: str) -> Catalog:
@@ -120,7 +199,10 @@ def parse(text: str, source: str) -> Catalog:
     """
     try:
         table = _TABLE.validate_python(tomllib.loads(text))
-        gpus = {key: GPU.model_validate({"key": key, **entry}) for key, entry in table.items()}
+        common = table.pop(COMMON, {})
+        gpus = {
+            key: GPU.model_validate({"key": key, **_filled(entry, common)}) for key, entry in table.items()
+        }
     except tomllib.TOMLDecodeError as error:
         raise CatalogError(f"{source}: not valid TOML: {error}") from None
     except ValidationError as error:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from estimator import guard as guards
+from estimator import outside as beside
 from estimator import phases, recorded_by
 from estimator.allocator import (
     AllocatorConfig,
@@ -41,7 +42,7 @@ class NotTraining(EstimateError):
 
 @dataclass(frozen=True, slots=True)
 class LeastMemory:
-    """The least GPU memory that the job runs in if its allocator is held to that (context included, bytes).
+    """The least GPU memory (bytes) that the job runs in if its allocator is held to that, outside included.
 
     `retries`: how often PyTorch then frees its cache to go on. `expandable_bytes`: the same under
     `expandable_segments:True`.
@@ -78,6 +79,7 @@ class Estimate:
     reserved_peak_bytes: int
     allocated_peak_bytes: int
     outside_allocator_bytes: int
+    outside: tuple[beside.Part, ...]
     recommended_bytes: int | None
     shards: int | None
     shard_bytes: int
@@ -107,6 +109,7 @@ class _Process:
 
     trace: Trace
     replayed: Replay
+    outside: tuple[beside.Part, ...]
     config: AllocatorConfig | None  # the rules it was recorded by, if they are known
     shortage: tuple[str, ...]  # why it does not fit
     doubts: tuple[str, ...]  # each makes the estimate a bounded one
@@ -124,6 +127,10 @@ class _Process:
     @property
     def bytes(self) -> int:
         return self.replayed.reserved_peak
+
+    @property
+    def outside_bytes(self) -> int:
+        return beside.total(self.outside)
 
 
 def estimate(
@@ -155,7 +162,7 @@ def estimate(
         _examine(trace, gpu, len({(trace.pid, trace.program) for trace in used}) > 1) for trace in sound
     ]
     by_gpu = {index: together(_on(index, processes)) for index in sorted({one.device for one in sound})}
-    fullest = max(by_gpu.values(), key=lambda side_by_side: _peak(side_by_side, gpu))
+    fullest = max(by_gpu.values(), key=_peak)
     largest = fullest[0]
     doubts = [doubt for process in processes for doubt in process.doubts]
     remarks = [remark for process in processes for remark in process.remarks]
@@ -172,12 +179,14 @@ def estimate(
             doubts.append(f"{trace.program}: {trace.reason}: what it takes of the GPU is not counted")
     doubts += failures
     remarks += notes
-    if gpu.context_is_estimate:
-        remarks.append(f"the CUDA context ({gpu.context_mib} MiB) is not measured on this GPU, but estimated")
+    outside_parts = beside.together([process.outside for process in fullest])
+    if not_measured := beside.estimated(outside_parts):
+        listed = ", ".join(f"{part.name} {part.bytes / MIB:.0f} MiB" for part in not_measured)
+        remarks.append(f"outside the allocator, not measured on this GPU, but estimated: {listed}")
 
     shortages = [shortage for process in processes for shortage in process.shortage]
     reserved = sum(process.replayed.reserved_peak for process in fullest)
-    outside = len(fullest) * gpu.context_bytes
+    outside = beside.total(outside_parts)
     if not shortages and reserved + outside > gpu.usable_bytes:
         needed = (reserved + outside) / GIB
         shortages.append(f"needs {needed:.1f} GiB, and {gpu.name} offers {gpu.usable_bytes / GIB:.1f} GiB")
@@ -202,6 +211,7 @@ def estimate(
         reserved_peak_bytes=reserved,
         allocated_peak_bytes=sum(process.replayed.allocated_peak for process in fullest),
         outside_allocator_bytes=outside,
+        outside=outside_parts,
         recommended_bytes=shards * shard_bytes if shards is not None else None,
         shards=shards,
         shard_bytes=shard_bytes,
@@ -225,7 +235,7 @@ def estimate(
         inputs=_inputs(traces),
         world_size=max(trace.world_size for trace in traces),
         per_gpu=tuple(
-            PerGpu(index, one[0].trace.rank, _peak(one, gpu), sum(process.bytes for process in one))
+            PerGpu(index, one[0].trace.rank, _peak(one), sum(process.bytes for process in one))
             for index, one in by_gpu.items()
         ),
         guard=_guard(processes, peak, outside, least, gpu, settings)
@@ -264,8 +274,8 @@ def _on(device: int, processes: Sequence[_Process]) -> list[_Process]:
     return [process for process in processes if process.trace.device == device]
 
 
-def _peak(side_by_side: Sequence[_Process], gpu: GPU) -> int:
-    return sum(process.bytes + gpu.context_bytes for process in side_by_side)
+def _peak(side_by_side: Sequence[_Process]) -> int:
+    return sum(process.bytes + process.outside_bytes for process in side_by_side)
 
 
 def _split(side_by_side: Sequence[_Process]) -> Split:
@@ -292,7 +302,7 @@ def _least(process: _Process, gpu: GPU, settings: Settings) -> LeastMemory | Non
         expandable = least_capacity(
             events, replace(config, expandable_segments=True), resolution=resolution, probes=probes
         )
-    outside = gpu.context_bytes
+    outside = process.outside_bytes
     return LeastMemory(plain.capacity + outside, plain.retries, expandable.capacity + outside)
 
 
@@ -308,7 +318,8 @@ def _examine(trace: Trace, gpu: GPU, one_of_several: bool) -> _Process:
     doubts = _doubts(trace, gpu)
     remarks: list[str] = []
     shortages: list[str] = []
-    capacity = gpu.usable_bytes - gpu.context_bytes
+    outside = beside.parts(gpu, trace)
+    capacity = gpu.usable_bytes - beside.total(outside)
     assert trace.events is not None  # noqa: S101
     try:
         replayed, config = _replay_without_limit(trace.events, trace.alloc_conf, trace.torch_version)
@@ -322,7 +333,7 @@ def _examine(trace: Trace, gpu: GPU, one_of_several: bool) -> _Process:
                 replayed = limited
                 remarks.append("the job fits only because PyTorch frees cached memory when it runs out")
             else:
-                needed = (replayed.reserved_peak + gpu.context_bytes) / GIB
+                needed = (replayed.reserved_peak + beside.total(outside)) / GIB
                 offered = gpu.usable_bytes / GIB
                 shortages.append(f"needs {needed:.1f} GiB, and {gpu.name} offers {offered:.1f} GiB")
     except ReplayError as error:
@@ -337,22 +348,23 @@ def _examine(trace: Trace, gpu: GPU, one_of_several: bool) -> _Process:
     return _Process(
         trace,
         replayed,
+        outside,
         config,
         named(shortages),
-        *_bounds(trace, replayed, config, named, doubts),
+        *_bounds(of_trace(trace, replayed, config, _assumed(outside)), named, doubts),
         named(remarks),
     )
 
 
+def _assumed(outside: Sequence[beside.Part]) -> dict[str, int]:
+    """Bytes that hang on answers of libraries, as far as a part outside the allocator stands for them."""
+    return {beside.NCCL: beside.total(part for part in outside if part.name == "nccl")}
+
+
 def _bounds(
-    trace: Trace,
-    replayed: Replay,
-    config: AllocatorConfig | None,
-    named: Callable[[list[str]], tuple[str, ...]],
-    doubts: list[str],
+    found: list[Bound], named: Callable[[list[str]], tuple[str, ...]], doubts: list[str]
 ) -> tuple[tuple[str, ...], tuple[Bound, ...]]:
     """The doubts about one process, for people and one by one."""
-    found = of_trace(trace, replayed, config)
     return named(doubts + told(found)), (*(Bound(text, "run") for text in named(doubts)), *found)
 
 

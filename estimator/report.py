@@ -21,6 +21,7 @@ WIDTH = 80
 BAR_WIDTH = 36
 MODULES_SHOWN = 5
 CONTEXT = "CUDA context"
+OUTSIDE = "outside"
 
 COLOURS = {
     Owner.PARAMETERS: "blue",
@@ -45,6 +46,7 @@ def to_json(estimate: Estimate) -> dict[str, object]:
         "reserved_peak_bytes": estimate.reserved_peak_bytes,
         "allocated_peak_bytes": estimate.allocated_peak_bytes,
         "outside_allocator_bytes": estimate.outside_allocator_bytes,
+        "outside": {part.name: {"bytes": part.bytes, "source": part.source} for part in estimate.outside},
         "recommended_bytes": estimate.recommended_bytes,
         "shards": estimate.shards,
         "shard_bytes": estimate.shard_bytes,
@@ -141,7 +143,7 @@ def _totals(estimate: Estimate) -> RenderableType:
     )
     if estimate.phase_of_peak is not None:
         table.add_row("  reached in", "", estimate.phase_of_peak)
-    table.add_row("  outside", size(estimate.outside_allocator_bytes), CONTEXT)
+    table.add_row("  outside", size(estimate.outside_allocator_bytes), _outside(estimate))
     if estimate.recommended_bytes is None or estimate.shards is None:
         table.add_row("Recommended", Text("none", style="bold red"), "the job does not fit on this GPU")
     else:
@@ -152,6 +154,12 @@ def _totals(estimate: Estimate) -> RenderableType:
             f"{shards} of {size(estimate.shard_bytes)}, margin included",
         )
     return table
+
+
+def _outside(estimate: Estimate) -> str:
+    """What lies outside the allocator, in one line and MiB."""
+    shown = [f"{part.name} {part.bytes / MIB:.0f}" for part in estimate.outside if part.bytes]
+    return ", ".join(shown) if len(shown) > 1 else CONTEXT
 
 
 def _least(estimate: Estimate, least: LeastMemory) -> str:
@@ -175,7 +183,7 @@ def _owners(estimate: Estimate) -> RenderableType:
     rows = [
         (NAMES.get(owner, owner.value), count, COLOURS[owner]) for owner, count in estimate.by_owner.items()
     ]
-    rows.append((CONTEXT, estimate.outside_allocator_bytes, "red"))
+    rows.append((OUTSIDE, estimate.outside_allocator_bytes, "red"))
     begin = 0
     for name, count, colour in rows:
         if count:

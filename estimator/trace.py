@@ -244,6 +244,11 @@ class Trace(_Model):
     reason: Text | None = None
     unknown_calls: Names = ()
     invented: Names = ()
+    libraries: Names = ()  # of CUDA, that the program has a handle of
+    communicators: Annotated[
+        tuple[Count, ...], Field(max_length=100_000, strict=False)
+    ] = ()  # of NCCL: ranks
+    kernels: Count = 0  # different ones that were launched
     largest_convolution: Count = 0  # bytes that cuDNN may have asked for at most as the workspace of one
     read_back: Count = 0
     sizes: Annotated[tuple[SizedByData, ...], Field(max_length=10_000)] = ()

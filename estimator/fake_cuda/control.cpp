@@ -95,6 +95,25 @@ API size_t gpumem_invented_names(char* out, size_t max) {
   return copy_names(world->invented(), out, max);
 }
 
+API size_t gpumem_library_names(char* out, size_t max) {
+  Guard world;
+  return copy_names(world->libraries(), out, max);
+}
+
+// The ranks of each communicator of NCCL.
+API size_t gpumem_communicators(int* out, size_t max) {
+  Guard world;
+  const auto& ranks = world->communicators();
+  if (out) std::copy_n(ranks.begin(), std::min(max, ranks.size()), out);
+  return ranks.size();
+}
+
+// How many different kernels were launched.
+API size_t gpumem_kernels() {
+  Guard world;
+  return world->kernels();
+}
+
 API uint64_t gpumem_largest_convolution() {
   Guard world;
   return world->largest_convolution();

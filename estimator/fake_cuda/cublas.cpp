@@ -38,6 +38,7 @@ int zero_result(void* result, size_t bytes) {
 // ---- handles ----
 
 API int cublasCreate_v2(Blas** handle) {
+  note_library("cublas");
   if (!touch_device()) return 1;  // not initialized
   *handle = new Blas;
   return kOk;

@@ -23,6 +23,7 @@ API void cudnnGetLastErrorString(char* text, size_t length) {
 }
 API int cudnnCreate(DnnHandle** handle) {
   if (!touch_device()) return kDnnNotInitialized;
+  note_library("cudnn");
   return make(handle);
 }
 API int cudnnDestroy(DnnHandle* handle) { return drop(handle); }
@@ -172,7 +173,7 @@ namespace {
 
 // cuDNN's documentation: anything but channels last is done by the functions that take no workspace.
 uint64_t batch_norm_bytes(const Tensor* x) {
-  const bool channels_last = x && x->dims > 2 && x->strides[1] == 1 && x->sizes[1] > 1;
+  const bool channels_last = x && x->dims > 2 && x->strides[1] == 1 && x->strides[0] != x->sizes[1] && x->sizes[1] > 1;
   return channels_last ? workspace_bytes("cudnn batch norm workspace") : 0;
 }
 

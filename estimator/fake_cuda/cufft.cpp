@@ -18,6 +18,7 @@ int work_bytes(size_t* out) {
 }  // namespace
 
 API int cufftCreate(int* plan) {
+  note_library("cufft");
   static std::atomic<int> plans{0};
   *plan = ++plans;
   return kOk;

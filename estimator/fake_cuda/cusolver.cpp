@@ -34,7 +34,10 @@ int work_bytes(size_t* out) {
 
 }  // namespace
 
-API int cusolverDnCreate(void** handle) { return make(handle); }
+API int cusolverDnCreate(void** handle) {
+  note_library("cusolver");
+  return make(handle);
+}
 API int cusolverDnDestroy(void* handle) { return drop(handle); }
 API int cusolverDnCreateParams(void** params) { return make(params); }
 API int cusolverDnDestroyParams(void* params) { return drop(params); }

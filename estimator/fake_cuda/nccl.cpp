@@ -23,7 +23,11 @@ struct Communicator {
 
 int make(Communicator** out, int size, int rank) {
   if (!touch_device()) return 1;  // unhandled CUDA error
-  note_invented("nccl buffers");
+  if (size > 1) note_invented("nccl buffers");
+  {
+    Guard world;
+    world->note_communicator(size);
+  }
   *out = new Communicator{size, rank, current_device()};
   return kOk;
 }

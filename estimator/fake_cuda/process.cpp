@@ -68,6 +68,11 @@ void note_invented(const char* what) {
   guard->note_invented(what);
 }
 
+void note_library(const char* name) {
+  Guard guard;
+  guard->note_library(name);
+}
+
 void note_convolution(uint64_t largest_workspace) {
   Guard guard;
   guard->note_convolution(largest_workspace);

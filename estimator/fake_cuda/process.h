@@ -32,6 +32,7 @@ inline bool on_device(const void* pointer) {
 }
 
 void note_invented(const char* what);
+void note_library(const char* name);
 void note_convolution(uint64_t largest_workspace);
 void log_event(EventKind kind, const void* address, uint64_t bytes);
 

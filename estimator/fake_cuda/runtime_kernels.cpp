@@ -31,6 +31,15 @@ std::unordered_map<const void*, Symbol>& symbols() {
   return *known;
 }
 
+// Kernels that were launched are counted: each is loaded at its first launch (CUDA_MODULE_LOADING=LAZY).
+void note_kernel(const void* function) {
+  thread_local const void* last = nullptr;
+  if (function == last) return;
+  last = function;
+  Guard world;
+  world->note_kernel(function);
+}
+
 }  // namespace
 
 API void** __cudaRegisterFatBinary(void*) { return static_cast<void**>(std::calloc(1, sizeof(void*))); }
@@ -61,16 +70,21 @@ API int __cudaPopCallConfiguration(Dim3* grid, Dim3* block, size_t* shared_bytes
   *stream = launch.stream;
   return kSuccess;
 }
-API int cudaLaunchKernel(const void*, Dim3 grid, Dim3 block, void**, size_t shared_bytes, void*) {
+API int cudaLaunchKernel(const void* function, Dim3 grid, Dim3 block, void**, size_t shared_bytes, void*) {
+  note_kernel(function);
   return note(check_launch(grid, block, shared_bytes));
 }
-API int __cudaLaunchKernel(const void*, Dim3 grid, Dim3 block, void**, size_t shared_bytes, void*) {
+API int __cudaLaunchKernel(const void* function, Dim3 grid, Dim3 block, void**, size_t shared_bytes, void*) {
+  note_kernel(function);
   return note(check_launch(grid, block, shared_bytes));
 }
-API int cudaLaunchCooperativeKernel(const void*, Dim3 grid, Dim3 block, void**, size_t shared_bytes, void*) {
+API int cudaLaunchCooperativeKernel(const void* function, Dim3 grid, Dim3 block, void**, size_t shared_bytes,
+                                    void*) {
+  note_kernel(function);
   return note(check_launch(grid, block, shared_bytes));
 }
-API int cudaLaunchKernelExC(const LaunchConfig* config, const void*, void**) {
+API int cudaLaunchKernelExC(const LaunchConfig* config, const void* function, void**) {
+  note_kernel(function);
   return note(check_launch(config->grid, config->block, config->dynamic_shared_bytes));
 }
 API int cudaFuncGetAttributes(FunctionAttributes* out, const void*) {

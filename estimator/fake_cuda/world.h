@@ -10,6 +10,7 @@
 #include <set>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 namespace gpumem {
@@ -119,6 +120,13 @@ class World {
 
   void note_unknown(const char* name) { unknown_.insert(name); }
   void note_invented(const char* name) { invented_.insert(name); }
+  // A library that has loaded code or taken memory on the device by now; a communicator of NCCL and its ranks.
+  void note_library(const char* name) { libraries_.insert(name); }
+  const std::set<std::string>& libraries() const { return libraries_; }
+  void note_communicator(int ranks) { communicators_.push_back(ranks); }
+  const std::vector<int>& communicators() const { return communicators_; }
+  void note_kernel(const void* function) { kernels_.insert(function); }
+  size_t kernels() const { return kernels_.size(); }
   void note_convolution(uint64_t bytes) { largest_convolution_ = std::max(largest_convolution_, bytes); }
   // The most that a convolution may have asked for as workspace, so far.
   uint64_t largest_convolution() const { return largest_convolution_; }
@@ -147,7 +155,9 @@ class World {
   uint64_t next_physical_ = 1;
   uint32_t interval_ = 0;
   std::vector<Event> events_;
-  std::set<std::string> unknown_, invented_;
+  std::set<std::string> unknown_, invented_, libraries_;
+  std::vector<int> communicators_;
+  std::unordered_set<const void*> kernels_;
   uint64_t largest_convolution_ = 0;
 };
 

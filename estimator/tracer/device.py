@@ -40,9 +40,11 @@ class FakeDevice:
         ]  # fmt: skip
         library.gpumem_publish.argtypes = [ctypes.c_char_p]
         library.gpumem_mark.restype = None
-        for name in ("gpumem_unknown_names", "gpumem_invented_names"):
+        for name in ("gpumem_unknown_names", "gpumem_invented_names", "gpumem_library_names"):
             getattr(library, name).argtypes = [ctypes.c_char_p, ctypes.c_size_t]
             getattr(library, name).restype = ctypes.c_size_t
+        library.gpumem_communicators.restype = library.gpumem_kernels.restype = ctypes.c_size_t
+        library.gpumem_communicators.argtypes = [ctypes.POINTER(ctypes.c_int), ctypes.c_size_t]
         library.gpumem_largest_convolution.restype = ctypes.c_uint64
         library.gpumem_events.argtypes = [ctypes.POINTER(_Event), ctypes.c_size_t]
         library.gpumem_events.restype = ctypes.c_size_t
@@ -87,6 +89,20 @@ class FakeDevice:
     def invented(self) -> List[str]:
         """Answers that the fake device made up and that may change how much memory is taken."""
         return self._names(self._library.gpumem_invented_names)
+
+    def libraries(self) -> List[str]:
+        """CUDA libraries of which the program has a handle."""
+        return self._names(self._library.gpumem_library_names)
+
+    def communicators(self) -> List[int]:
+        """The ranks of each communicator of NCCL that was made."""
+        count = self._library.gpumem_communicators(None, 0)
+        buffer = (ctypes.c_int * count)()
+        return list(buffer[: min(count, self._library.gpumem_communicators(buffer, count))])
+
+    def kernels(self) -> int:
+        """How many different kernels were launched."""
+        return int(self._library.gpumem_kernels())
 
     def largest_convolution(self) -> int:
         """The most that cuDNN may have asked for as the workspace of a convolution (bytes), 0 without any."""

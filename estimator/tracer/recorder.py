@@ -105,6 +105,9 @@ class Recorder:
             "only_infers": self.life.only_infers,
             "unknown_calls": self._device.unknown_calls(),
             "invented": self._device.invented() + compile.assumptions() + backend.assumptions(),
+            "libraries": self._device.libraries(),
+            "communicators": self._device.communicators(),
+            "kernels": self._device.kernels(),
             "largest_convolution": self._device.largest_convolution(),
             "read_back": sum(event.kind == fake.READ_BACK for event in events),
         }

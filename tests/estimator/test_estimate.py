@@ -96,7 +96,7 @@ def test_a_job_that_does_not_fit_is_not_recommended(gpu):
     assert made.recommended_bytes is None
     assert made.shards is None
     assert made.reserved_peak_bytes == 100_000 * MIB
-    assert made.notes[0] == "needs 98.1 GiB, and NVIDIA A100 80GB PCIe offers 79.1 GiB"
+    assert made.notes[0] == "needs 98.0 GiB, and NVIDIA A100 80GB PCIe offers 79.1 GiB"
 
 
 def test_a_job_that_fits_only_without_its_cache(gpu):
@@ -248,7 +248,7 @@ def test_a_trace_that_contradicts_itself_gives_no_estimate(gpu):
 
 
 def test_an_estimated_context_is_told(gpu):
-    assert f"the CUDA context ({gpu.context_mib} MiB)" in notes(
+    assert f"but estimated: context {gpu.context_mib} MiB" in notes(
         estimate([training(1).trace()], gpu, Settings())
     )
     measured = gpu.model_copy(update={"source": gpu.source.model_copy(update={"context": "measured"})})

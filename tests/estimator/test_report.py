@@ -44,6 +44,7 @@ def test_the_json_object_has_the_keys_of_the_contract():
         "reserved_peak_bytes",
         "allocated_peak_bytes",
         "outside_allocator_bytes",
+        "outside",
         "recommended_bytes",
         "shards",
         "shard_bytes",
@@ -81,16 +82,26 @@ def test_the_text_says_it_all_in_80_columns():
     assert len(lines) < 24
     for line, words in [
         (0, ["train.sh on NVIDIA A100 80GB PCIe", "exact"]),
-        (2, ["Peak", "9.25 GiB"]),
+        (2, ["Peak", "9.11 GiB"]),
         (3, ["reserved", "8.79 GiB", "8.79 GiB allocated"]),
         (4, ["reached in", "step 1, forward"]),
-        (5, ["outside", "470.0 MiB", "CUDA context"]),
+        (5, ["outside", "330.0 MiB", "CUDA context"]),
         (6, ["Recommended", "10.00 GiB", "10 shards of 1.00 GiB"]),
-        (8, ["parameters", "2.93 GiB", "31.7 %", "\N{FULL BLOCK}"]),
-        (9, ["activations", "5.86 GiB", "63.3 %"]),
+        (8, ["parameters", "2.93 GiB", "32.1 %", "\N{FULL BLOCK}"]),
+        (9, ["activations", "5.86 GiB", "64.3 %"]),
     ]:
         assert all(word in lines[line] for word in words), lines[line]
     assert "3 optimizer steps traced in 4.2 s, PyTorch 2.14.1+cu130" in lines[-1]
+
+
+def test_what_lies_outside_is_one_line():
+    shown = made(kernels=50, libraries=["cublas", "cudnn"], communicators=[4])
+    line = next(line for line in text(shown).splitlines() if line.startswith("   outside"))
+    assert line.split(maxsplit=3)[1:3] == ["1.18", "GiB"]
+    assert line.rstrip().endswith("context 330, modules 64, libraries 130, nccl 688")
+    parts = report.to_json(shown)["outside"]
+    assert sum(part["bytes"] for part in parts.values()) == shown.outside_allocator_bytes
+    assert all(part["source"] for part in parts.values())
 
 
 def test_bars_follow_each_other_over_the_whole_peak():
@@ -107,7 +118,7 @@ def test_a_job_that_does_not_fit():
     shown = text(estimate([recording.trace()], catalog.load().find("a100-80gb"), Settings()))
     assert "does not fit" in shown.splitlines()[0]
     assert "the job does not fit on this GPU" in shown
-    assert "needs 88.3 GiB" in shown
+    assert "needs 88.2 GiB" in shown
 
 
 def test_notes_are_words_not_markup_and_wrap():
@@ -143,9 +154,9 @@ def test_the_least_memory_is_told_beside_what_the_job_takes():
     whole = made()
     least = LeastMemory(whole.peak_bytes - 2048 * MIB, 3, whole.peak_bytes - 3072 * MIB)
     shown = " ".join(text(replace(whole, least=least)).split())
-    assert "Takes 9.2" in shown
-    assert "; runs in 7.2" in shown
-    assert "freeing its cache 3 times; needs 6.2" in shown
+    assert "Takes 9.1" in shown
+    assert "; runs in 7.1" in shown
+    assert "freeing its cache 3 times; needs 6.1" in shown
     assert "GiB with expandable_segments:True." in shown
     assert "Takes" not in text(replace(whole, least=None))
     assert report.to_json(replace(whole, least=None))["least_bytes"] is None

@@ -174,8 +174,8 @@ def known_estimate(submission: Submission, loaded: settings.Settings) -> Estimat
     ]
     detail = {
         "status": "exact",
-        "peak_bytes": 24 * 2**30,
-        "reserved_peak_bytes": 23 * 2**30,
+        "peak_bytes": 23 * 2**30,
+        "reserved_peak_bytes": 22 * 2**30,
         "recommended_bytes": 24 * 2**30,
         "shards": 24,
         "gpu": "a100-80gb",

@@ -15,7 +15,7 @@ from settings import MIB, Estimate
 
 log = logging.getLogger("gpumemd")
 
-_MOST_RUNS = 4000
+_MOST_RUNS = 10_000
 _PAUSE_S = 5.0
 _PAUSE_PER_COST = 100
 """Learning keeps gpumemd busy for at most a hundredth of the time."""

@@ -11,6 +11,7 @@ from bench.accuracy.census import Census
 from bench.accuracy.jobs import MIB, Job
 from bench.accuracy.metrics import Answer, Metrics, measure
 from bench.accuracy.ours import Raw
+from bench.accuracy.peers import fake_tensors
 
 OURS, WITH_MARGIN, BETTER = "gpumem", "gpumem with its margin", "gpumem, better of two readings"
 MARGIN, MARGIN_BOUNDED, MARGIN_BYTES = 0.03, 0.12, 256 * MIB  # the defaults of etc/gpumem.toml
@@ -85,7 +86,7 @@ def add_peers(
     """Adds what others say: as published with the row, and by their rules. Returns what could be counted."""
     counted = []
     for row in rows:
-        row.answers.update(row.job.published)
+        row.answers.update({**row.job.published, **fake_tensors.said(row.job)})
         census = census_of(row.job)
         if census is not None:
             counted.append((row.job, census))

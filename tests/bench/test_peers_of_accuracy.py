@@ -71,7 +71,7 @@ def test_factorised_counts_indices_of_pooling_and_no_views():
 
 
 def test_every_peer_tells_its_source():
-    assert {*peers.PEERS, *peers.LEARNED} <= peers.SOURCES.keys()
+    assert {*peers.PEERS, *peers.LEARNED, fake_tensors.NAME} <= peers.SOURCES.keys()
 
 
 def test_folds_never_share_an_architecture():
@@ -146,6 +146,8 @@ def test_answers_of_an_earlier_run_are_known(tmp_path: Path):
     )
     assert fake_tensors.known(results) == {("xmem", "a"): 7, ("xmem", "b"): None}
     assert fake_tensors.seconds(results) == [1.0]
+    said = [fake_tensors.said(job(name=name), results) for name in ("a", "b", "never asked")]
+    assert said == [{"MemTracker": 7}, {"MemTracker": None}, {}]
 
 
 SCRIPT = """
@@ -189,3 +191,12 @@ def test_seconds_are_of_jobs_spread_over_the_data_sets():
     jobs = [job(name=str(k), dataset=dataset) for dataset in ("xmem", "timm") for k in range(10)]
     chosen = [(one.dataset, one.name) for one in seconds.spread(jobs, 2)]
     assert chosen == [("xmem", "0"), ("xmem", "5"), ("timm", "0"), ("timm", "5")]
+
+
+def test_seconds_of_a_peer_are_those_of_what_it_needs(tmp_path: Path):
+    results = tmp_path / "seconds.json"
+    assert seconds.seconds_of("Horus", results) is None
+    results.write_text('{"census_cpu_s": 5.0, "MemTracker_cpu_s": 18.0}')
+    assert [seconds.seconds_of(name, results) for name in ("Horus", peers.LEARNED[0], "MemTracker", "xMem")] == [
+        5.0, 5.0, 18.0, None
+    ]  # fmt: skip

@@ -1,7 +1,7 @@
 """Other ways to predict a job's peak, each from its own publication, on the same jobs.
 
 `PEERS` are asked one job at a time. The learned estimators need all rows: see `learned.out_of_fold`.
-MemTracker has to run the job's script, which takes long: `PEERS` has the answers that `python -m
+MemTracker has to run the job's script, which takes long: `fake_tensors.said` has the answers that `python -m
 bench.accuracy.peers` found. Those of xMem and of GPUMemNet's FakeTensor come with the rows (`Job.published`).
 LLMem is not here: its formula starts from what it measured on a GPU that the model was loaded to.
 """
@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from bench.accuracy.census import Census
 from bench.accuracy.jobs import Job
-from bench.accuracy.peers import fake_tensors, layers, rules
+from bench.accuracy.peers import layers, rules
 
 Peer = Callable[[Job, Census], int | None]
 
@@ -21,7 +21,6 @@ PEERS: dict[str, Peer] = {
     "DeepSpeed": rules.deepspeed,
     "Horus": rules.horus,
     "factorised": layers.factorised,
-    "MemTracker": lambda job, census: fake_tensors.answer(job),
 }
 LEARNED = ("learned, regression", "learned, ranges")
 # What stands behind each name, for tables.

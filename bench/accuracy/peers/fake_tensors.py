@@ -6,7 +6,7 @@ runs on gpumem's fake device here, which MemTracker never calls. PyTorch is 2.14
 that were measured with 2.6: the MemTracker of 2.6 misses optimizer states.
 
 A run takes long; `python -m bench.accuracy.peers` makes them and keeps the answers in
-`bench/results/memtracker.jsonl`, from where `PEERS` has them.
+`bench/results/memtracker.jsonl`, from where `said` has them.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from bench.accuracy.jobs import ROOT, Job
 RESULTS = ROOT / "bench" / "results" / "memtracker.jsonl"
 SCRIPT = Path(__file__).parent / "scripts" / "tracked.py"
 STEPS = 2
+NAME = "MemTracker"
 
 
 class TrackError(Exception):
@@ -70,9 +71,11 @@ def seconds(results: Path = RESULTS) -> list[float]:
     return [float(row["cpu_s"]) for row in _rows(results) if "cpu_s" in row]
 
 
-def answer(job: Job) -> int | None:
-    """Bytes, from the results of an earlier run; None where there are none."""
-    return known().get((job.dataset, job.name))
+def said(job: Job, results: Path = RESULTS) -> dict[str, int | None]:
+    """MemTracker's answer (bytes), by its name; None where it failed, nothing where it was never asked."""
+    key = (job.dataset, job.name)
+    answers = known(results)
+    return {NAME: answers[key]} if key in answers else {}
 
 
 def _last_line(text: str | None) -> str:

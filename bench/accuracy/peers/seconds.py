@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench import processes
+from bench.accuracy import peers
 from bench.accuracy.jobs import ROOT, SCRIPTS, Job, RowsError, read
 from bench.accuracy.peers import fake_tensors
 
@@ -27,7 +28,7 @@ EACH = 3  # jobs of a data set
 
 
 def census_seconds(job: Job, python: str) -> float:
-    """Processor seconds of a census of one job alone.
+    """Processor seconds of a census of one job alone, whether it can be taken or not.
 
     Raises:
         subprocess.CalledProcessError: the interpreter or the script failed.
@@ -35,6 +36,17 @@ def census_seconds(job: Job, python: str) -> float:
     counter = shlex.join([python, str(ROOT / SCRIPTS / "take_census.py")])
     line = shlex.quote(json.dumps(job.command))
     return processes.run(["sh", "-c", f"printf '%s\\n' {line} | {counter}"], ROOT).cpu_s
+
+
+def seconds_of(peer: str, results: Path = RESULTS) -> float | None:
+    """Processor seconds of a peer for one job, as measured earlier; None where that is not known."""
+    try:
+        found = json.loads(results.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    if peer in (*peers.PEERS, *peers.LEARNED):
+        return float(found["census_cpu_s"])
+    return found["MemTracker_cpu_s"] if peer == fake_tensors.NAME else None
 
 
 def spread(jobs: Sequence[Job], each: int = EACH) -> list[Job]:

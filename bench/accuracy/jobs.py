@@ -158,8 +158,13 @@ def ended_early(peaks_mib: Mapping[int, float], batch: int) -> bool:
 
     The source keeps no exit states. A run is taken to have ended early if it came near the card's limit;
     if its peak is that of another batch, so that it never used its batch; or if it lies below a smaller
-    batch's while the growth up to that one leads beyond the limit.
+    batch's while the growth up to that one leads beyond the limit. So has every run of a larger batch.
     """
+    return any(_ended_first(peaks_mib, at) for at in peaks_mib if at <= batch)
+
+
+def _ended_first(peaks_mib: Mapping[int, float], batch: int) -> bool:
+    """The same of one batch, whatever became of smaller ones."""
     peak = peaks_mib[batch]
     if peak >= A100_CAPPED_MIB:
         return True
@@ -168,8 +173,8 @@ def ended_early(peaks_mib: Mapping[int, float], batch: int) -> bool:
     smaller = sorted(at for at in peaks_mib if at < batch)
     if not smaller or peak >= 0.98 * max(peaks_mib[at] for at in smaller):
         return False
-    if any(peaks_mib[at] >= A100_CAPPED_MIB for at in smaller) or len(smaller) == 1:
-        return max(peaks_mib[at] for at in smaller) >= A100_CAPPED_MIB / 1.8
+    if len(smaller) == 1:
+        return peaks_mib[smaller[0]] >= A100_CAPPED_MIB / 1.8
     slopes = [(peaks_mib[high] - peaks_mib[low]) / (high - low) for low, high in pairwise(smaller)]
     return peaks_mib[smaller[0]] + max(slopes) * (batch - smaller[0]) >= A100_CAPPED_MIB
 

@@ -7,6 +7,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+NEAR = 0.9  # of what a card offers: a run that ended there lacked memory
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -31,8 +33,9 @@ class Answer:
 class Metrics:
     """Of one estimator on one data set; parts, not per cent, and None where no row tells.
 
-    `rows` have an answer or failed; of them `capped` are judged by `told_full` alone. An error that is not
-    known, because the estimator failed, counts as 100 % (of the truth), and such an answer as too low.
+    `rows` have an answer or failed. Of them `capped` are judged by `told_full` alone, and those that ended
+    far from the card's limit not at all, as it is not known why they ended. An error that is not known,
+    because the estimator failed, counts as 100 % (of the truth), and such an answer as too low.
 
     - `median`, `mean` (MAPE) and `p95`: absolute relative errors
     - `bias`: the median of the signed errors
@@ -40,7 +43,7 @@ class Metrics:
     - `conserved`: memory that a limit at the answer leaves to others, as a part of the card, on average. A
       limit that is enough leaves card - answer; one that is too low wastes what it gave: -answer. After the
       memory conservation potential of xMem (arXiv:2510.21048). Asking for the whole card is 0.
-    - `told_full`: of the capped rows, how many it said would need more than the card offers
+    - `told_full`: of the capped rows near the card's limit, how many it said would need more than that
     """
 
     rows: int
@@ -59,6 +62,7 @@ def measure(answers: Sequence[Answer]) -> Metrics:
     """The metrics of answers to the same set of jobs."""
     judged = [answer for answer in answers if not answer.capped]
     capped = [answer for answer in answers if answer.capped]
+    full = [answer for answer in capped if answer.truth >= NEAR * answer.card]
     errors = [answer.error for answer in judged]
     sizes = sorted(1.0 if error is None else abs(error) for error in errors)
     signed = [error for error in errors if error is not None]
@@ -72,7 +76,7 @@ def measure(answers: Sequence[Answer]) -> Metrics:
         bias=statistics.median(signed) if signed else None,
         too_low=_share([answer.said is None or answer.said < answer.truth for answer in judged]),
         conserved=statistics.fmean(conserved(answer) for answer in judged) if judged else None,
-        told_full=_share([answer.said is not None and answer.said > answer.card for answer in capped]),
+        told_full=_share([answer.said is not None and answer.said > answer.card for answer in full]),
     )
 
 

@@ -165,6 +165,11 @@ def run_allocator(jobs: Sequence[Job], python: str, cache: Cache) -> None:
                     print(f"{count}/{len(rest)} {job.dataset} {job.name} {error}", flush=True)
 
 
+def failed(job: Job, version: str, cache: Cache) -> bool:
+    """Whether the allocator alone could not run a job."""
+    return "error" in (cache.get(ALLOCATOR, words(job, job.command, version)) or {})
+
+
 def answers(job: Job, version: str, cache: Cache) -> list[Raw | None]:
     """What the cache has of the job: for each variant the estimate, else the allocator's peaks, else None."""
     return [_answer(job, command, version, cache) for command in variants(job)]

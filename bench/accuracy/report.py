@@ -167,12 +167,13 @@ INTRODUCTION = Path(__file__).parent / "introduction.md"
 def _xmem(rows: Sequence[Row], version: str) -> str:
     unknown = sum(not row.job.zero_grad_known for row in rows)
     return (
-        f"torch {version}, the version of the authors; github.com/Stone-ResearchLife/xMem. The truth "
-        "is the rise of NVML's reading above a first one, in which the CUDA context is: nothing is "
-        "added to the allocator's reserved bytes. It is noisy by some 2 %: the same network differs "
-        f"by as much between the two cards. {unknown} rows do not say where gradients are set to None,"
-        " at the start of an iteration or before the backward pass: the start is taken, a rule fixed "
-        "in advance; *better of two readings* shows what is lost by that."
+        f"torch {version}, the version of the authors, and transformers 4.49.0, of the same months: theirs "
+        "is not published, and 4.56 keeps some matrices less (GPT-Neo, T5, GPT-2: 2 to 4 % below the "
+        "truth). github.com/Stone-ResearchLife/xMem. The truth is the rise of NVML's reading above a first "
+        "one, in which the CUDA context is: nothing is added to the allocator's reserved bytes. It is noisy "
+        f"by some 2 %: the same network differs by as much between the two cards. {unknown} rows do not say "
+        "where gradients are set to None, at the start of an iteration or before the backward pass: the "
+        "start is taken, a rule fixed in advance; *better of two readings* shows what is lost by that."
     )
 
 
@@ -183,7 +184,8 @@ def _gpumemnet(rows: Sequence[Row], version: str) -> str:
         f"torch {version}; github.com/itu-rad/GPUMemNet, nvidia-smi's reading. {len(rows)} rows of "
         f"{len(models)} models were run on the fake device's allocator; {outside:,.0f} MiB beside it "
         "were fitted. The version of PyTorch is not published, nor is the script for timm models: "
-        "timm's `train.py` with its defaults is taken, in fp32."
+        "timm's `train.py` with its defaults is taken, in fp32. Models are taken in a seeded random order, "
+        "as many as were run."
     )
 
 

@@ -7,13 +7,14 @@ once more at its end, `gradual` takes equal steps from input to output; a softma
 from __future__ import annotations
 
 import argparse
+import itertools
 from collections.abc import Iterator
 
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-SAMPLES, EPOCHS = 4096, 2
+SAMPLES, STEPS = 4096, 8
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "relu": nn.ReLU, "leaky_relu": nn.LeakyReLU, "prelu": nn.PReLU, "elu": nn.ELU, "selu": nn.SELU,
     "tanh": nn.Tanh, "softplus": nn.Softplus, "swish": nn.SiLU, "mish": nn.Mish, "gelu": nn.GELU,
@@ -84,15 +85,14 @@ def main() -> None:
         model(torch.rand(2, options.input, device=device))
     optimizer = torch.optim.Adam(model.parameters())
     criterion = nn.CrossEntropyLoss()
-    for _ in range(EPOCHS):
-        for inputs, labels in loader:
-            inputs, labels = inputs.to(device), labels.to(device)
-            optimizer.zero_grad()
-            outputs = model(inputs)
-            loss = criterion(outputs, labels)
-            loss.backward()
-            optimizer.step()
-            loss.item()
+    for inputs, labels in itertools.islice(loader, STEPS):
+        inputs, labels = inputs.to(device), labels.to(device)
+        optimizer.zero_grad()
+        outputs = model(inputs)
+        loss = criterion(outputs, labels)
+        loss.backward()
+        optimizer.step()
+        loss.item()
 
 
 if __name__ == "__main__":

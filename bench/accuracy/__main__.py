@@ -50,10 +50,10 @@ def census_words(job: Job) -> tuple[str, ...]:
 
 
 def count(jobs: Sequence[Job], python: str, cache: Cache) -> None:
-    """Takes the census that the cache does not have yet."""
+    """Takes the census that the cache does not have yet, or that failed."""
     first: dict[tuple[str, ...], Job] = {}
     for job in jobs:
-        if cache.get(CENSUS, census_words(job)) is None:
+        if "parameters" not in (cache.get(CENSUS, census_words(job)) or {}):
             first.setdefault(census_words(job), job)
     for place, (job, found) in enumerate(
         zip(first.values(), census.take(list(first.values()), python), strict=False), 1

@@ -14,6 +14,7 @@ from typing import Any
 from bench.accuracy import fit, plot
 from bench.accuracy.jobs import MIB
 from bench.accuracy.metrics import Answer, Metrics, measure
+from bench.accuracy.peers.seconds import seconds_of
 from bench.accuracy.rows import BETTER, FITTED, OURS, WITH_MARGIN, Row, metrics_of
 
 BEGIN, END = "## Against measured jobs", "## Not measured yet"
@@ -68,7 +69,8 @@ def table(rows: Sequence[Row], cards: Mapping[str, int]) -> str:
     lines = [HEADER]
     for name in names:
         constant = with_constant(rows, name, cards) if fitted and not name.startswith(OURS) else None
-        seconds = f"{statistics.median(own_seconds):.1f}" if name == OURS and own_seconds else ""
+        taken = statistics.median(own_seconds) if name == OURS and own_seconds else seconds_of(name)
+        seconds = "" if taken is None else f"{taken:.1f}"
         lines.append(_line(name, found[name], _percent(constant), seconds))
     return "\n".join(lines)
 

@@ -8,6 +8,7 @@ back. The script of the command must have `parser`, `build` and `example`, as th
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import json
 import sys
@@ -82,21 +83,33 @@ def census(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> dict[str,
     }
 
 
+def built(module: ModuleType, options: argparse.Namespace) -> torch.nn.Module:
+    """The script's model on the meta device; made on the CPU first if its sizes are computed with tensors."""
+    try:
+        with torch.device("meta"):
+            model: torch.nn.Module = module.build(options)
+    except NotImplementedError:
+        model = module.build(options).to("meta")
+    return model
+
+
 def main() -> None:
     """Answers line by line."""
     # a condition on values, such as "is nothing masked?", is taken to hold: there are no values
     # and no type is chosen for products of matrices that are not made
-    torch.autocast = lambda *_, **__: nullcontext()  # type: ignore[assignment,misc]
-    torch.Tensor.item = lambda self: 1  # type: ignore[assignment,method-assign]
-    torch.Tensor.__bool__ = lambda self: True  # type: ignore[method-assign]
+    torch.autocast = lambda *_, **__: nullcontext()
+    item, true = torch.Tensor.item, torch.Tensor.__bool__
+    torch.Tensor.item = lambda self: 1 if self.is_meta else item(self)
+    torch.Tensor.__bool__ = lambda self: self.is_meta or true(self)
     modules: dict[str, ModuleType] = {}
     for line in sys.stdin:
         path, *arguments = json.loads(line)
         try:
             module = modules.setdefault(path, load(path))
             options = module.parser().parse_args(arguments)
+            model = built(module, options)
             with torch.device("meta"):
-                answer = census(module.build(options), module.example(options))
+                answer = census(model, module.example(options))
         except Exception as error:  # whatever a model may raise is the answer
             answer = {"error": f"{type(error).__name__}: {error}"[:300]}
         print(json.dumps(answer), flush=True)

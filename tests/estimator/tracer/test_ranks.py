@@ -68,11 +68,16 @@ TORCHRUN = ("-m", "torch.distributed.run", f"--nproc_per_node={RANKS}")
 
 
 def launch(
-    folder: Path, program: str, *, middle: bool = False, launcher: tuple[str, ...] = TORCHRUN
+    folder: Path,
+    program: str,
+    *,
+    middle: bool = False,
+    launcher: tuple[str, ...] = TORCHRUN,
+    **environment: str,
 ) -> list[dict]:
     """The traces that the program leaves, by default of `torchrun --nproc_per_node=4`."""
     out = folder / "out"
-    out.mkdir()
+    out.mkdir(parents=True)
     settings = {
         "library": str(LIBRARY),
         "devices": [GPU | {"index": index, "uuid": f"GPU-{index}"} for index in range(RANKS)],
@@ -81,7 +86,7 @@ def launch(
     (folder / "tracer.json").write_text(json.dumps(settings))
     script = folder / "train.py"
     script.write_text(program)
-    environment = {"PYTHONPATH": str(TRACER / "inject"), "GPUMEM_TRACER": str(folder / "tracer.json")}
+    environment |= {"PYTHONPATH": str(TRACER / "inject"), "GPUMEM_TRACER": str(folder / "tracer.json")}
     command = [sys.executable, *launcher, script]
     done = subprocess.run(
         command, env=os.environ | environment, capture_output=True, text=True, timeout=200, cwd=folder
@@ -119,6 +124,33 @@ def test_fsdp_holds_its_share_of_everything(tmp_path: Path) -> None:
     shares = 4 * PARAMETERS // RANKS
     assert shares < state_bytes(trace) < shares + 2 * PARAMETERS // LAYERS + 40 * MIB
     assert trace["peaks"]["allocated"] < 4 * PARAMETERS
+
+
+@pytest.mark.parametrize("wrap", [DDP, FSDP], ids=["ddp", "fsdp"])
+def test_the_same_history_with_another_number_of_threads_and_cores(tmp_path: Path, wrap: str) -> None:
+    """Also when the watchdog thread, which frees what collectives hold, comes at other times."""
+    program = TRAINING.replace("WRAP", wrap)
+    slow = program.replace(
+        "    loss.backward()", "    import time; time.sleep(0.3); loss.backward(); time.sleep(0.3)"
+    )
+    rank = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+    (first,) = launch(tmp_path / "first", program, launcher=(), **rank)
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})  # the program inherits it
+    try:
+        (second,) = launch(tmp_path / "second", slow, launcher=(), OMP_NUM_THREADS="64", **rank)
+    finally:
+        os.sched_setaffinity(0, cores)
+    assert changes(second) == changes(first)
+    assert second["peaks"] == first["peaks"]
+
+
+def changes(trace: dict) -> list[tuple[str, int]]:
+    """What the allocator did, in order."""
+    events = trace["events"]
+    return [
+        (trace["actions"][code], size) for code, size in zip(events["action"], events["size"], strict=True)
+    ]
 
 
 def test_ranks_that_a_process_forks_by_hand(tmp_path: Path) -> None:

@@ -204,6 +204,7 @@ class Alone:
         if gloo is None or fake is None:
             return
         make = getattr(fake, "_create_internal", fake)
+        fake._set_sequence_number_for_group = _no_sequence  # which that of 2.4 to 2.6 refuses
 
         class Kind(type):
             def __call__(cls, store: Any, rank: int, size: int, *others: Any, **options: Any) -> Any:
@@ -396,6 +397,10 @@ def _scatter_object_list(
 
 def _nothing(*arguments: Any, **options: Any) -> None:
     """The list of another rank is not known: it is taken to be as it is here."""
+
+
+def _no_sequence(group: Any) -> None:
+    """Numbers of collectives are for finding out which rank is behind."""
 
 
 _ANSWERS: Dict[str, Callable[..., Any]] = {

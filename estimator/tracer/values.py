@@ -15,6 +15,7 @@ import sys
 import weakref
 from typing import Any, Callable, Dict, Iterator, Optional, Tuple
 
+from . import detection
 from .known import MOST, Known, name_of
 from .patching import put_before
 from .sizes import Sizes
@@ -358,6 +359,7 @@ def make_readable(fraction: float) -> Sizes:
     known.follow()
     sizes.answer()
     readings.answer()
+    detection.take_the_most(torch, known)
     # no check of values: a distribution's parameters do not exist
     torch.distributions.Distribution.set_default_validate_args(False)
     return sizes

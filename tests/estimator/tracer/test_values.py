@@ -156,3 +156,22 @@ def test_a_program_on_a_pretend_node_goes_the_way_that_was_traced(traced):
     assert on_a_node.stdout == in_a_dry_run.stdout
     assert on_a_node.stdout.startswith("32768 ")
     assert trace is None
+
+
+REGIONS = """
+import torch
+from torchvision.models.detection.roi_heads import RoIHeads
+heads = RoIHeads(None, None, None, 0.5, 0.5, 512, 0.25, None, 0.05, 0.5, 100)
+corners = torch.rand(2000, 2).cuda()
+boxes = torch.cat([corners, corners + 1], 1)
+target = {"boxes": boxes[:8] + 0.1, "labels": torch.ones(8, dtype=torch.long).cuda()}
+_, _, labels, _ = heads.select_training_samples([boxes, boxes[:300]], [target, target])
+print([len(one) for one in labels], [len(torch.where(one > 0)[0]) for one in labels])
+"""
+
+
+def test_detectors_train_on_as_many_regions_as_their_samplers_take_at_most(traced):
+    done, trace = traced(REGIONS)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "[512, 308] [128, 128]\n"
+    assert any(size["what"] == "nonzero" for size in trace["sizes"])

@@ -1,4 +1,7 @@
-"""Trains a small Transformer on several GPUs: ranks.py ddp|fsdp1|fsdp2|zero|tensor|dataparallel|spawn|fork."""
+"""Trains a small Transformer on several GPUs.
+
+ranks.py ddp|averages|fsdp1|fsdp2|zero|tensor|mesh|dataparallel|spawn|fork
+"""
 
 import os
 import sys
@@ -39,7 +42,7 @@ class Model(nn.Module):
 
 
 def wrap(model: nn.Module, strategy: str, device: int) -> nn.Module:
-    if strategy in ("ddp", "zero", "spawn", "fork"):
+    if strategy in ("ddp", "averages", "zero", "spawn", "fork"):
         return nn.parallel.DistributedDataParallel(model.to(device), device_ids=[device])
     if strategy == "fsdp1":
         from torch.distributed.fsdp import FullyShardedDataParallel
@@ -63,6 +66,17 @@ def wrap(model: nn.Module, strategy: str, device: int) -> nn.Module:
         for block in model.blocks:
             parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
         return model
+    if strategy == "mesh":
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+        mesh = init_device_mesh("cuda", (2, dist.get_world_size() // 2), mesh_dim_names=("data", "tensor"))
+        model.to(device)
+        for block in model.blocks:
+            plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+            fully_shard(parallelize_module(block, mesh["tensor"], plan), mesh=mesh["data"])
+        return fully_shard(model, mesh=mesh["data"])
     return nn.DataParallel(model.to(device))
 
 
@@ -86,17 +100,22 @@ def train(rank: int, strategy: str, world_size: int) -> None:
 
         optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-4)
     else:
-        together = False if strategy == "tensor" else None  # parameters of two kinds
+        together = False if strategy in ("tensor", "mesh") else None  # parameters of two kinds
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=together)
+    averages = None
+    if strategy == "averages" and rank == 0:
+        averages = torch.optim.swa_utils.AveragedModel(model.module)
     for step in range(20):
         tokens = torch.randint(0, VOCABULARY, (BATCH, LENGTH + 1), device=device)
         logits = model(tokens[:, :-1])
         loss = nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
         optimizer.zero_grad()
         loss.backward()
-        if strategy != "tensor":
+        if strategy not in ("tensor", "mesh"):
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
+        if averages is not None:
+            averages.update_parameters(model.module)
         if dist.is_initialized():
             mean = loss.detach().clone()
             dist.all_reduce(mean, op=dist.ReduceOp.AVG)

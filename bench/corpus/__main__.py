@@ -120,7 +120,10 @@ def look(script: Path, folder: Path, place: site.Site, gpu: GPU) -> Result:
     starts = STARTS.search(text) is not None
     try:
         launch = Launch.of_script(script, (), script.parent)
-        plan = explain_cli.make(launch, gpu, LIMITS, place.environment)
+        start = Path(place.environment["BASH_ENV"])
+        own = start.with_name("of_script.sh")
+        own.write_text(start.read_text() + lenient.programs_of(text))
+        plan = explain_cli.make(launch, gpu, LIMITS, place.environment | {"BASH_ENV": str(own)})
     except (NotABatchScript, launch_plan.PlanError, FileNotFoundError, sandbox.Refused) as error:
         return Result(name, starts, NO_PLAN, problems=(str(error),))
     layout = (plan.layout.nodes, plan.layout.tasks, plan.layout.gpus)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 # bash: what is missing is passed over; commands that need it succeed.
 FUNCTIONS = """
-source() { if [ -e "$1" ]; then builtin source "$@"; fi; }
-function . { if [ -e "$1" ]; then builtin . "$@"; fi; }
+source() { if [ -e "$1" ] && [ "$1" != /etc/profile ]; then builtin source "$@"; fi; }
+function . { if [ -e "$1" ] && [ "$1" != /etc/profile ]; then builtin . "$@"; fi; }
 cd() { builtin cd "$@" 2> /dev/null || :; }
 pushd() { builtin pushd "$@" > /dev/null 2>&1 || :; }
 popd() { builtin popd "$@" > /dev/null 2>&1 || :; }
@@ -107,6 +108,19 @@ if name is not None:
         os._exit(0)
 sys.meta_path.append(Missing())
 '''
+
+
+_ELSEWHERE = re.compile(r"(?:[/~$][\w./~{}$-]*)?/bin/(python[\d.]*|torchrun|accelerate|deepspeed)\b")
+
+
+def programs_of(script: str) -> str:
+    """Functions (bash) in the place of programs that a script calls by their paths at another site."""
+    paths = {match[0]: match[1] for match in _ELSEWHERE.finditer(script)}
+    return "".join(
+        f'function {path} {{ {name} "$@"; }}\n'
+        for path, name in sorted(paths.items())
+        if path.startswith("/") and "$" not in path and not Path(path).exists()
+    )
 
 
 def add_to(packages: Path) -> None:

@@ -362,7 +362,7 @@ exit 127
 _SUBMITS = "nothing is submitted, ended or changed in a dry run"
 _WAITS = "a dry run does not wait"
 NETWORK = "a dry run has no network"
-_INSTALLS = "nothing is installed in a dry run"
+INSTALLS = "nothing is installed in a dry run"  # also in tracer/command_line.py
 _TELLS = "a dry run tells nobody"
 _SERVES = "there is no GPU in a dry run"
 
@@ -374,7 +374,7 @@ _NOTHING_DONE = {
         "scp", "sftp", "ssh", "wget", "curl", "aria2c", "rclone", "aws", "gsutil", "gcloud",
         "azcopy", "s5cmd", "s3cmd", "globus", "kaggle", "huggingface-cli", "hf", "ping",
     ),
-    _INSTALLS: ("apt-get", "apt", "yum", "dnf"),
+    INSTALLS: ("apt-get", "apt", "yum", "dnf"),
     _TELLS: ("mail", "mailx", "sendmail", "mutt"),
     _SERVES: ("dcgmi", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server", "nvidia-persistenced"),
 }  # fmt: skip

@@ -17,6 +17,7 @@ MOST_COMMANDS = 1000
 MOST_BYTES = 256 * 1024  # of one command
 SHOWN = 120  # characters of a command
 _MISSING = re.compile(r"FileNotFoundError|NotADirectoryError|[Nn]o such file|[Nn]ot found|[Ii]s empty")
+_NO_MODULE = re.compile(r"ModuleNotFoundError: No module named")
 _FULL = re.compile(r"No space left on device|Disk quota exceeded")
 _COPIERS = re.compile(
     r"^(?:\S*/)?(?:cp|mv|tar|unzip|rsync|gunzip|ln|dd): "
@@ -57,6 +58,10 @@ def explain(reason: str, commands: Sequence[Sequence[str]], tail: str, cwd: Path
     """
     if _FULL.search(reason):
         return " (a dry run keeps only 2 GiB of what is written: copies of data do not fit)"
+    if _NO_MODULE.search(reason):
+        installed = [command for command in commands if "install" in command]
+        why = "a dry run installs only with --no-index: make the environment before the job"
+        return f" ({_shown(installed[-1])} was skipped: {why})" if installed else ""
     if not _MISSING.search(reason):
         return ""
     for named in _PATHS.findall(reason):

@@ -206,7 +206,7 @@ def _run(
             }
             outcome = place.run(settings, {**place.device(), "trace": traced}, watch=watch)
             folder = place.folder
-            skipped = staging.skipped(place.out, shims.NETWORK)
+            skipped = staging.skipped(place.out, shims.NETWORK, shims.INSTALLS)
             contained = staging.of_container(launch.name, place.out)
             noted = inputs.noted(place.out, folder)
             launches = dry_run.launches(place.out)

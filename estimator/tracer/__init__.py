@@ -25,8 +25,10 @@ def start(configuration: str, known: FrozenSet[str]) -> None:
     run = None
     if settings.get("plan") or settings.get("trace"):
         argv = command_line.arguments()
+        if command_line.makes_environment(argv):
+            return
         if command_line.installs(argv):
-            os._exit(0)
+            command_line.skip(argv, (settings.get("plan") or settings["trace"])["out_dir"])
     if settings.get("launches"):
         with contextlib.suppress(OSError):
             launches.note(settings["launches"], command_line.arguments())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -81,3 +82,33 @@ def test_a_container_is_the_reason(ordinary: Caller) -> None:
     ordinary.file("job.sh", f"#!/bin/bash\nset -e\n{command}\n")
     done = ordinary.gpumem("estimate", "--gpu", "a100-80gb", "job.sh")
     assert (done.returncode, done.stderr) == (1, f"gpumem: job.sh: `{command}` {shims.NOT_INSTALLED}\n")
+
+
+def test_packages_that_a_job_would_install_are_told(ordinary: Caller) -> None:
+    ordinary.file(
+        "job.sh",
+        f"#!/bin/bash\n{sys.executable} -m pip install nothing-of-this-name\n{sys.executable} train.py\n",
+    )
+    ordinary.file("train.py", "import nothing_of_this_name\n")
+    done = ordinary.gpumem("estimate", "--gpu", "a100-80gb", "job.sh")
+    assert "train.py line 1: ModuleNotFoundError" in done.stderr
+    assert (
+        "(`pip install nothing-of-this-name` was skipped: a dry run installs only with --no-index"
+        in done.stderr
+    )
+
+
+def test_what_lies_here_is_installed_and_vanishes(ordinary: Caller) -> None:
+    with zipfile.ZipFile(ordinary.file("tiny-1.0-py3-none-any.whl"), "w") as wheel:
+        wheel.writestr("tiny.py", "NAME = 'tiny'\n")
+        wheel.writestr("tiny-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
+        wheel.writestr(
+            "tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        wheel.writestr("tiny-1.0.dist-info/RECORD", "tiny.py,,\n")
+    pip = f"{sys.executable} -m pip install --no-index --target $PWD/site *.whl"
+    ordinary.file("job.sh", f"#!/bin/bash\n{pip}\nPYTHONPATH=$PWD/site {sys.executable} train.py\n")
+    ordinary.file("train.py", "import tiny\nraise ValueError(tiny.NAME)\n")
+    done = ordinary.gpumem("estimate", "--gpu", "a100-80gb", "job.sh")
+    assert done.stderr == "gpumem: train.py line 2: ValueError: tiny\n"
+    assert not (ordinary.work / "site").exists()

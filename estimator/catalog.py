@@ -34,7 +34,21 @@ class Source(BaseModel):
     kernels: str = ""
     cudnn: str = ""
     nccl: str = ""
+    convolutions: str = ""
     mig: str = ""
+
+
+class Convolutions(BaseModel):
+    """From how many positions of an image on cuDNN's workspace holds copies of the tensors; 0: never.
+
+    The defaults are fitted (docs/estimate.md).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    forward_positions: Annotated[int, Field(ge=0)] = 64 * 64
+    data_positions: Annotated[int, Field(ge=0)] = 0
+    filter_positions: Annotated[int, Field(ge=0)] = 20 * 20
 
 
 class Slice(BaseModel):
@@ -68,6 +82,7 @@ class GPU(BaseModel):
     nccl_channels: Annotated[int, Field(ge=0)] = 0
     nccl_mib_per_channel: Mib = 0
     nccl_mib_per_channel_of_two: Mib = 0
+    convolutions: Convolutions = Convolutions()
     mig: Mapping[str, Slice] = {}
     source: Source
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand
 
-from estimator import doctor, explain_cli, replay_cli
+from estimator import calibrate_cli, doctor, explain_cli, replay_cli
 
 if TYPE_CHECKING:
     from estimator.catalog import GPU, Catalog
@@ -358,6 +358,7 @@ app.command(
     no_args_is_help=True, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
 )(explain_cli.explain)
 app.command()(doctor.doctor)
+app.command()(calibrate_cli.calibrate)
 
 
 def main() -> NoReturn:

@@ -163,6 +163,7 @@ class DryRun:
                 "compute_capability": self.gpu.capability,
                 "sm_count": self.gpu.sm_count,
                 "index": index,
+                "convolution_positions": list(self.gpu.convolutions.model_dump().values()),
             }
             for index, uuid in enumerate(self.gpus)
         ]

@@ -43,8 +43,14 @@ API int gpumem_add_device(const char* name, const char* uuid, uint64_t total_byt
   const Range window = reserve_window();
   if (window.bytes == 0) return -1;
   Guard world;
-  return world->add_device({name, uuid, total_bytes, context_bytes, cc_major, cc_minor, sm_count, physical_index},
+  return world->add_device({name, uuid, total_bytes, context_bytes, cc_major, cc_minor, sm_count, physical_index, {}},
                            window);
+}
+
+// From how many positions on workspaces of convolutions hold copies: forward, by data, by filter.
+API void gpumem_set_convolutions(int ordinal, const uint64_t* positions) {
+  Guard world;
+  if (world->has_device(ordinal)) world->devices[ordinal].spec.convolutions = {positions[0], positions[1], positions[2]};
 }
 
 // For the stand-in NVML when it lies in the same process; 0 when there is no such device.

@@ -5,8 +5,6 @@
 namespace gpumem {
 namespace {
 
-// Images of at least so many positions: fitted to published peaks of VGG and ResNet, see docs/estimate.md.
-constexpr uint64_t kForwardPositions = 64 * 64, kFilterPositions = 20 * 20;
 // Tensor cores read 16 bytes of channels at a time: an image of three colours has too few.
 constexpr uint64_t kLeastChannelBytes = 16;
 
@@ -57,16 +55,16 @@ uint64_t largest_workspace(const Convolution& convolution) {
   return copy_bytes(convolution.image) + copy_bytes(convolution.filter) + copy_bytes(convolution.result);
 }
 
-uint64_t tensor_core_workspace(const Convolution& convolution, int compute_capability) {
+uint64_t tensor_core_workspace(const Convolution& convolution, int compute_capability, const CopiedFrom& copied_from) {
   const auto& [direction, image, filter, result] = convolution;
   if (!has_tensor_cores(image.type, compute_capability) || convolution.groups() != 1) return 0;
   if (positions(filter) <= 1 || channel_bytes(image) < kLeastChannelBytes) return 0;
+  const auto copied = [&](uint64_t least) { return least != 0 && positions(image) >= least; };
   switch (direction) {
-    case Convolution::Direction::forward:
-      return positions(image) >= kForwardPositions ? largest_workspace(convolution) : 0;
+    case Convolution::Direction::forward: return copied(copied_from.forward) ? largest_workspace(convolution) : 0;
+    case Convolution::Direction::data: return copied(copied_from.data) ? largest_workspace(convolution) : 0;
     case Convolution::Direction::filter:
-      return positions(image) >= kFilterPositions ? copy_bytes(image) + copy_bytes(result) : 0;
-    case Convolution::Direction::data: return 0;
+      return copied(copied_from.filter) ? copy_bytes(image) + copy_bytes(result) : 0;
   }
   return 0;
 }

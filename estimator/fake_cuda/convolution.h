@@ -31,8 +31,14 @@ struct Convolution {
   int64_t groups() const;
 };
 
+// From how many positions of the image on the tensors are copied, by direction; 0: never. The defaults are fitted to
+// published peaks of VGG and ResNet (docs/estimate.md); `gpumem calibrate` measures them.
+struct CopiedFrom {
+  uint64_t forward = 64 * 64, data = 0, filter = 20 * 20;
+};
+
 // Bytes that an engine with tensor cores asks for; `compute_capability` is 80 for 8.0.
-uint64_t tensor_core_workspace(const Convolution& convolution, int compute_capability);
+uint64_t tensor_core_workspace(const Convolution& convolution, int compute_capability, const CopiedFrom& copied_from);
 
 // Bytes of copies of all three tensors: hardly a plan asks for more.
 uint64_t largest_workspace(const Convolution& convolution);

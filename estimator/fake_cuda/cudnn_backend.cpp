@@ -120,7 +120,7 @@ uint64_t workspace_of(const Descriptor& plan) {
   note_invented("cudnn convolution workspace");
   if (plan.engine != kTensorCores) return 0;
   const DeviceSpec& gpu = devices_of_process().devices[current_device()].spec;
-  return tensor_core_workspace(*plan.convolution, gpu.cc_major * 10 + gpu.cc_minor);
+  return tensor_core_workspace(*plan.convolution, gpu.cc_major * 10 + gpu.cc_minor, gpu.convolutions);
 }
 
 }  // namespace

@@ -13,6 +13,8 @@
 #include <unordered_set>
 #include <vector>
 
+#include "convolution.h"
+
 namespace gpumem {
 
 constexpr uint64_t kMiB = 1ull << 20;
@@ -52,6 +54,7 @@ struct DeviceSpec {
   std::string name, uuid;
   uint64_t total_bytes = 0, context_bytes = 0;
   int cc_major = 0, cc_minor = 0, sm_count = 0, physical_index = 0;
+  CopiedFrom convolutions = {};
 };
 
 // A pool of stream-ordered memory (cudaMallocAsync).

@@ -64,6 +64,9 @@ class FakeDevice:
                 gpu["name"].encode(), gpu["uuid"].encode(), gpu["memory_bytes"], gpu["context_bytes"],
                 major, minor, gpu["sm_count"], gpu["index"],
             )  # fmt: skip
+            if "convolution_positions" in gpu:
+                positions = (ctypes.c_uint64 * 3)(*gpu["convolution_positions"])
+                library.gpumem_set_convolutions(len(self.indices) - 1, positions)
         if settings.get("node_dir"):
             library.gpumem_publish(settings["node_dir"].encode())
 

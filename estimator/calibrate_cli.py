@@ -41,7 +41,7 @@ def calibrate(
 ) -> None:
     """Measure this node's GPU: context, loaded code, workspaces of convolutions.
 
-    Prints an entry for the GPU catalogue (gpus.toml) with numbers that are measured here. Takes a minute or so
+    Prints an entry for the GPU catalogue (gpus.toml) with numbers that are measured here. Takes a minute
     and 1 GiB of the GPU; no setting of it is changed.
 
     Exit status: 0 measured, 1 could not, 2 wrong usage.

@@ -1,7 +1,8 @@
 """Stands in for `gpumem estimate`: does what `: fake key=value` lines of the job script say, at once.
 
 Keys: sleep (seconds), shards (that the peak and its prior margin come to), fits, fail (reason, `_` for blanks),
-input (a file beside the script's work_dir), garbage (printed instead of JSON), report (a file that gets uid, groups, environment, arguments as JSON).
+input (a file beside the script's work_dir), garbage (printed instead of JSON), job_name (that it holds for),
+report (a file that gets uid, groups, environment, arguments as JSON).
 """
 
 import json
@@ -58,6 +59,7 @@ print(
     json.dumps(
         {
             "status": "exact",
+            "job_name": wish.get("job_name"),
             "peak_bytes": peak,
             "reserved_peak_bytes": peak - GIB // 2,
             "allocated_peak_bytes": peak - GIB // 2,

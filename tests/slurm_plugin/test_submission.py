@@ -234,6 +234,16 @@ def test_a_changed_input_makes_a_script_unknown_again(
     assert gpumemd.wait_state(changed, "applied")["action"] == "defer"
 
 
+def test_an_estimate_for_a_name_is_for_no_other(
+    plugin_cluster: Cluster, gpumemd: Gpumemd, alice: User
+) -> None:
+    text = script("named", "shards=5 job_name=first")
+    gpumemd.wait_state(submit(plugin_cluster, alice, text, [*GPU, "-J", "first"]), "applied")
+    assert gpumemd.wait_state(submit(plugin_cluster, alice, text, [*GPU, "-J", "first"]), "rewritten")
+    other = submit(plugin_cluster, alice, text, [*GPU, "-J", "second"])
+    assert gpumemd.wait_state(other, "applied")["action"] == "defer"
+
+
 def test_credentials_of_a_job_are_written_nowhere(
     plugin_cluster: Cluster, gpumemd: Gpumemd, alice: User
 ) -> None:

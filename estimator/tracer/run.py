@@ -19,7 +19,7 @@ from .inputs import is_installed, of_program
 
 FORMAT = 1
 MAX_PLACES = 20
-MOST_ALLOCATIONS = 120_000  # of a loop that is walked to its end: a few seconds
+MOST_ALLOCATIONS = 200_000  # of a loop that is walked to its end: up to about 15 s of processor time
 PATIENCE_S = (
     20.0  # for programs of which no trace can come: what they leave for later ones may be done by then
 )

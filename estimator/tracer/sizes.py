@@ -33,10 +33,18 @@ class Sizes:
         self._skipped = (OWN, self._torch_folder + os.sep, "<")
         self.integers_read = 0
         self._most_selected: Optional[int] = None
+        self._selects_all = False
+        self._scattered: Dict[Tuple[int, Tuple[int, ...]], int] = {}  # mask and source -> elements selected
 
     def answer(self) -> None:
         """Registers the operators, for the life of the process."""
         put_before(self._torch, "where", self._where)
+        for owner, name in (
+            (self._torch, "masked_scatter"),
+            (self._torch.Tensor, "masked_scatter"),
+            (self._torch.Tensor, "masked_scatter_"),
+        ):
+            put_before(owner, name, self._masked_scatter)
         library = self._library = self._torch.library.Library("aten", "IMPL")
         for name, kernel in (
             ("nonzero", self._nonzero),
@@ -87,6 +95,7 @@ class Sizes:
     def _count(self, what: str, most: int, true: Optional[int], assumed: bool) -> int:
         if true is None and self._most_selected is not None:
             what, most = "the gradient of masked_scatter", min(most, self._most_selected)
+            true = most if self._selects_all else None
         if true is None or assumed:
             self.note(what)
         return max(int(most * self._fraction + 0.5), min(most, 1)) if true is None else true
@@ -174,13 +183,28 @@ class Sizes:
         torch.cumsum(repeats, 0)
         return torch.empty(output_size, dtype=repeats.dtype, device=repeats.device)
 
+    def _masked_scatter(
+        self, original: Any, tensor: Any, mask: Any, source: Any, *arguments: Any, **options: Any
+    ) -> Any:
+        """How many elements a known mask selects, for its gradient: there, the mask is another object."""
+        if mask.is_cuda and source.requires_grad:
+            values = self._known.of(mask)
+            place = (mask.data_ptr(), tuple(source.shape))
+            self._scattered.pop(place, None)
+            if values is not None and not values.assumed:
+                repeated = max(tensor.numel() // max(mask.numel(), 1), 1)
+                self._scattered[place] = int(values.held.sum()) * repeated
+        return original(tensor, mask, source, *arguments, **options)
+
     def _masked_scatter_backward(self, gradient: Any, mask: Any, sizes: Any) -> Any:
         """The gradient of what was scattered: no more is selected than that had elements."""
         torch = self._torch
         most = 1
         for size in sizes:
             most *= int(size)
-        self._most_selected = most
+        true = self._scattered.get((mask.data_ptr(), tuple(int(size) for size in sizes)))
+        self._selects_all = true is not None
+        self._most_selected = most if true is None else min(true, most)
         try:
             selected = gradient.masked_select(mask)
         finally:

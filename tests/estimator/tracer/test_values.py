@@ -45,6 +45,7 @@ features = torch.randn(4, 8, device="cuda", requires_grad=True)
 torch._check_tensor_all((tokens == 7).sum() * 8 == features.numel())
 torch.zeros(2, 4, 8, device="cuda").masked_scatter((tokens == 7).unsqueeze(-1), features).sum().backward()
 found["features"] = list(features.grad.shape)
+torch.zeros(2, 4, 8, device="cuda").masked_scatter((x[:2, :4, None] > 0), features).sum().backward()
 found["graph"] = "def forward" in torch.fx.symbolic_trace(torchvision.models.densenet121()).code
 script = torch.jit.script(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2)))
 found["script"] = script(torch.ones(3, 4)).shape[0]

@@ -205,6 +205,8 @@ class Alone:
             return
         make = getattr(fake, "_create_internal", fake)
         fake._set_sequence_number_for_group = _no_sequence  # which that of 2.4 to 2.6 refuses
+        if not hasattr(fake, "options"):  # that of 2.8 has none, while its groups of gloo do
+            fake.options = _Options()
 
         class Kind(type):
             def __call__(cls, store: Any, rank: int, size: int, *others: Any, **options: Any) -> Any:
@@ -233,6 +235,10 @@ class Alone:
 
         for place in (module, torch.multiprocessing):
             place.start_processes = place.spawn = start_processes
+
+
+class _Options:
+    """Of a process group: what is written into them is read by nobody."""
 
 
 class _Joined:

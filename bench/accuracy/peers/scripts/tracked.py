@@ -87,6 +87,13 @@ def read_ones():
         setattr(torch.Tensor, name, read)
 
 
+def leave_weights_alone():
+    """Initialisers that draw until all values are within bounds would have to read values."""
+    for name in dir(torch.nn.init):
+        if name.endswith("_") and not name.startswith("_"):
+            setattr(torch.nn.init, name, lambda tensor, *_, **__: tensor)
+
+
 def note_optimizers(optimizers):
     original = torch.optim.Optimizer.__init__
 
@@ -112,6 +119,7 @@ def main():
     register_optimizer_step_post_hook(stepped)
     torch.nn.Module._apply = move_in_place
     read_ones()
+    leave_weights_alone()
     note_optimizers(optimizers)
     follow_forwards(tracker, optimizers)
     on_real_tensors(dataloader.DataLoader, "__iter__")

@@ -24,7 +24,7 @@ from estimator import catalog
 
 ESTIMATE, ALLOCATOR = "estimate", "allocator"
 TIMEOUT_S = 500
-MODULES = {"timm": ("timm",), "mlp": (), "xmem": ("torchvision", "transformers"), "own": ()}
+MODULES = {"timm": ("timm",), "mlp": ("torch._dynamo",), "xmem": ("torchvision", "transformers"), "own": ()}
 VARIANTS = ("start", "before-backward")  # where xMem's rows do not say; the first is the one that counts
 
 

@@ -8,9 +8,9 @@ from html import escape
 
 from bench.accuracy.metrics import percentile
 
-WIDTH, LEFT, RIGHT, LINE, HEAD = 800, 250, 30, 24, 62
+WIDTH, LEFT, RIGHT, LINE, HEAD = 800, 260, 30, 24, 62
 SPAN = 1.0  # errors beyond are drawn at the edge, and the picture says so
-TICKS = (-1.0, -0.5, -0.25, -0.1, -0.03, 0.0, 0.03, 0.1, 0.25, 0.5, 1.0)
+TICKS = (-1.0, -0.5, -0.25, -0.1, -0.02, 0.0, 0.02, 0.1, 0.25, 0.5, 1.0)
 STYLE = (
     ".paper{fill:#ffffff}.ink{fill:#1c2128}.dim{fill:#57606a}.grid{stroke:#d0d7de}.zero{stroke:#57606a}"
     ".us{fill:#1a7f4b}.them{fill:#8250a8}.line{stroke:#57606a}"
@@ -35,8 +35,8 @@ def draw(panels: Mapping[str, Mapping[str, Sequence[float]]], ours: str) -> str:
         f'<rect class="paper" width="{WIDTH}" height="{height}"/>',
         '<text class="ink" x="14" y="26" font-size="16" font-weight="600">'
         "Estimate against measured peak</text>",
-        '<text class="dim" x="14" y="46">box: middle half of the jobs, stroke: median, line: 5th to 95th '
-        "percentile, cut at 100%; number: median of absolute errors</text>",
+        '<text class="dim" x="14" y="46">box: middle half of the jobs; stroke: median; line: 5th to 95th '
+        "percentile; number: median absolute error</text>",
     ]
     top = HEAD
     for title, lines in panels.items():
@@ -63,7 +63,7 @@ def _line(name: str, errors: Sequence[float], y: float, kind: str) -> list[str]:
     size = percentile(sorted(abs(error) for error in errors), 0.5)
     weight = ' font-weight="600"' if kind == "us" else ""
     return [
-        f'<text class="ink" x="{LEFT - 62}" y="{y + 4.5}" text-anchor="end"{weight}>{escape(name)}</text>',
+        f'<text class="ink" x="{LEFT - 66}" y="{y + 4.5}" text-anchor="end"{weight}>{escape(name)}</text>',
         f'<text class="dim" x="{LEFT - 12}" y="{y + 4.5}" text-anchor="end">{size:.1%}</text>',
         f'<line class="line" x1="{_x(low):.1f}" x2="{_x(high):.1f}" y1="{y}" y2="{y}"/>',
         f'<rect class="{kind}" x="{_x(first):.1f}" y="{y - 6}" width="{max(_x(third) - _x(first), 2):.1f}" '

@@ -68,7 +68,7 @@ def row_of(job: Job, raws: Sequence[Raw | None], constants: Mapping[str, int]) -
     row.answers[OURS] = peaks[0] if peaks else None
     row.answers[WITH_MARGIN] = with_margin(peaks[0], raw.status) if raw and peaks[0] is not None else None
     if job.dataset in RISE:
-        known = [peak for peak in peaks if peak is not None]
+        known = [peak for peak in (peaks[:1] if job.capped else peaks) if peak is not None]
         row.answers[BETTER] = min(known, key=lambda peak: abs(peak - job.truth_bytes), default=None)
     return row
 

@@ -31,6 +31,7 @@ from estimator import catalog
 
 DOCUMENT, PICTURE = ROOT / "docs" / "accuracy.md", ROOT / "docs" / "accuracy.svg"
 RESULTS = ROOT / "bench" / "results" / "accuracy.json"
+WHOLE = 16  # steps: more than the scripts have, so that they are walked to their end
 CENSUS, LEARNED, SEED = "census", "learned", 0
 
 
@@ -79,7 +80,7 @@ def check(jobs: Sequence[Job], python: str, cache: Cache, many: int) -> None:
         alone = cache.get(ours.ALLOCATOR, ours.words(job, job.command, version))
         said = cache.get("check", ours.words(job, job.command, version))
         if said is None:
-            said = ours.estimated(job.command, job.gpu, python)
+            said = ours.estimated(job.command, job.gpu, python, WHOLE)
             cache.put("check", ours.words(job, job.command, version), said)
         both = (said.get("reserved_peak_bytes"), alone and alone.get("reserved"))
         print(f"{'same' if both[0] == both[1] else 'differs'} {job.name}: {both[0]} {both[1]}", flush=True)

@@ -60,8 +60,8 @@ def torch_version(python: str) -> str:
     return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
-def estimated(command: Sequence[str], gpu: str, python: str) -> dict[str, Any]:
-    """The answer of `gpumem estimate`, as it is kept in the cache."""
+def estimated(command: Sequence[str], gpu: str, python: str, steps: int | None = None) -> dict[str, Any]:
+    """The answer of `gpumem estimate`, as it is kept in the cache; of so many steps, if they are given."""
     words = [
         sys.executable,
         "-m",
@@ -73,6 +73,7 @@ def estimated(command: Sequence[str], gpu: str, python: str) -> dict[str, Any]:
         "--timeout",
         str(TIMEOUT_S),
     ]
+    words += ["--steps", str(steps)] if steps else []
     begin = os.times()
     done = subprocess.run(
         [*words, "--", python, *command], cwd=ROOT, capture_output=True, text=True, check=False

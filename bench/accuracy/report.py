@@ -171,8 +171,8 @@ def _xmem(rows: Sequence[Row], version: str) -> str:
     unknown = sum(not row.job.zero_grad_known for row in rows)
     return (
         f"torch {version}, the version of the authors, and transformers 4.49.0, of the same months: theirs "
-        "is not published, and 4.56 keeps some matrices less (GPT-Neo, T5, GPT-2: 2 to 4 % below the "
-        "truth). github.com/Stone-ResearchLife/xMem. The truth is the rise of NVML's reading above a first "
+        "is not published, and with 4.56 GPT-Neo, T5 and GPT-2 came out 2 to 4 % below the truth, with 4.49 "
+        "within 1 %. github.com/Stone-ResearchLife/xMem. The truth is the rise of NVML's reading above a first "
         "one, in which the CUDA context is: nothing is added to the allocator's reserved bytes. It is noisy "
         f"by some 2 %: the same network differs by as much between the two cards. {unknown} rows do not say "
         "where gradients are set to None, at the start of an iteration or before the backward pass: the "
@@ -193,8 +193,8 @@ def _gpumemnet(rows: Sequence[Row], version: str) -> str:
 def _timm(rows: Sequence[Row], version: str) -> str:
     return (
         f"{_gpumemnet(rows, version)} Nor is the script: timm's `train.py` with its defaults is taken, in "
-        "fp32. Models are taken in a seeded random order, as many as were run. Most of the rows that are far "
-        "off come from `cudnn.benchmark`, whose trials of larger workspaces on hardware are not known."
+        "fp32. Models are taken in a seeded random order, as many as were run. Many rows that are far off "
+        "are likely due to `cudnn.benchmark`: what it tries on hardware is not known."
     )
 
 

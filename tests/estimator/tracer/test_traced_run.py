@@ -289,3 +289,29 @@ def test_a_program_on_cuda_malloc_async_runs_on_the_native_allocator_and_its_gra
     assert done.stdout.strip() == "native"
     assert any("cudaMallocAsync" in what for what in trace["invented"])
     assert {segment["pool"] for segment in trace["private_segments"]} == {1}
+
+
+LONG_LOOP = """
+import torch
+from torch import nn
+model = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512)).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(40):
+    loss = model(torch.randn(64, 512).cuda()).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+with torch.no_grad():
+    model(torch.randn(40960, 512).cuda())
+"""
+
+
+def test_a_loop_is_walked_to_the_evaluation_behind_it_and_steps_that_repeat_are_told_once(traced):
+    done, trace = traced(LONG_LOOP)
+    assert done.returncode == 0, done.stderr
+    assert (trace["steps"], trace["end"], trace.get("unreached", [])) == (40, "script", [])
+    assert "evaluation" in {mark["phase"] for mark in trace["marks"]}
+    assert len(trace["events"]["action"]) < 1500
+    found = estimator.trace.parse(json.dumps(trace).encode(), "trace")
+    noted = trace["peaks"]["allocated"] - replay(found.events).allocated_peak
+    assert noted in (0, 1024)  # PyTorch counts the note of a module's call, too

@@ -152,7 +152,7 @@ def section(rows: Mapping[str, Sequence[Row]], cards: Mapping[str, int], version
     for dataset, those in rows.items():
         out += [
             f"### {TITLES[dataset]}",
-            textwrap.fill(PREFACES[dataset](those, versions.get(dataset, "")), 110),
+            textwrap.fill(PREFACES[dataset](those, versions.get(dataset, "")), 110, break_on_hyphens=False),
             table(those, cards),
         ]
         if dataset == "timm":
@@ -171,8 +171,8 @@ def _xmem(rows: Sequence[Row], version: str) -> str:
     unknown = sum(not row.job.zero_grad_known for row in rows)
     return (
         f"torch {version}, the version of the authors, and transformers 4.49.0, of the same months: theirs "
-        "is not published, and with 4.56 GPT-Neo, T5 and GPT-2 came out 2 to 4 % below the truth, with 4.49 "
-        "within 1 %. github.com/Stone-ResearchLife/xMem. The truth is the rise of NVML's reading above a first "
+        "is not published, and with 4.56 GPT-Neo, T5 and GPT-2 came out 2 to 4 % below the truth, with "
+        "4.49 within 1 %. github.com/Stone-ResearchLife/xMem. The truth is the rise of NVML's reading above a first "
         "one, in which the CUDA context is: nothing is added to the allocator's reserved bytes. It is noisy "
         f"by some 2 %: the same network differs by as much between the two cards. {unknown} rows do not say "
         "where gradients are set to None, at the start of an iteration or before the backward pass: the "

@@ -172,7 +172,8 @@ def _xmem(rows: Sequence[Row], version: str) -> str:
     return (
         f"torch {version}, the version of the authors, and transformers 4.49.0, of the same months: theirs "
         "is not published, and with 4.56 GPT-Neo, T5 and GPT-2 came out 2 to 4 % below the truth, with "
-        "4.49 within 1 %. github.com/Stone-ResearchLife/xMem. The truth is the rise of NVML's reading above a first "
+        "4.49 within 1 %. github.com/Stone-ResearchLife/xMem. The truth is the rise of "
+        "NVML's reading above a first "
         "one, in which the CUDA context is: nothing is added to the allocator's reserved bytes. It is noisy "
         f"by some 2 %: the same network differs by as much between the two cards. {unknown} rows do not say "
         "where gradients are set to None, at the start of an iteration or before the backward pass: the "

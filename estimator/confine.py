@@ -186,6 +186,9 @@ def _build_root(order: dict[str, Any]) -> list[str]:
     _mount("tmpfs", f"{new}/run", "tmpfs", MS_NOSUID | MS_NODEV, "size=16m,mode=0755")
     for path in sockets:
         _hide_socket(new + path)
+    for number, path in order["held"].items():
+        with contextlib.suppress(OSError):  # not there, or more than the limit on open files
+            _hold(new + path, int(number))
     for path, stand_in in order["covers"].items():
         if os.path.exists(new + path):
             _mount(stand_in, new + path, None, MS_BIND)
@@ -202,6 +205,13 @@ def _build_root(order: dict[str, Any]) -> list[str]:
     _check(_libc.umount2(b".", MNT_DETACH), "umount of the old root")
     os.chdir("/")
     return notes
+
+
+def _hold(program: str, number: int) -> None:
+    """Has the command inherit `program`, to execute it by proc_pid_fd(5) though it is covered."""
+    found = os.open(program, os.O_PATH)
+    os.dup2(found, number)  # survives exec
+    os.close(found)
 
 
 def _preload(order: dict[str, Any], store: str, etc: str) -> list[str]:

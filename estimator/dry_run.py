@@ -142,6 +142,7 @@ class DryRun:
             files=self.folder,
             preload=starter.write(self.folder / "start", file, notes=self.out / inputs.NOTES),
             covers=shims.covered(self.folder / "bin", self.search_path),
+            held=shims.held(self.search_path),
             discard=_writable(self.launch.cwd, self.environment),
             limits=sandbox.Limits(
                 wall_s=settings.timeout_s,

@@ -87,6 +87,7 @@ def run(
     files: Path | None = None,
     preload: Path | None = None,
     covers: Mapping[Path, Path] | None = None,
+    held: Mapping[int, Path] | None = None,
     discard: Iterable[Path] = (),
     limits: Limits | None = None,
     watch: Callable[[Usage], None] = lambda usage: None,
@@ -102,6 +103,7 @@ def run(
         files: a folder that it may read wherever it lies; `/run`, `/dev` and such are not those of the host.
         preload: a shared library that every program loads, whatever its environment says.
         covers: programs of the host, and the ones that stand there in their place.
+        held: file descriptors, and the covered programs that `/proc/self/fd/NUMBER` still executes.
         discard: folders where it may write, and nothing stays.
         limits: by default `Limits()`.
         watch: called about ten times a second.
@@ -121,6 +123,7 @@ def run(
             "files": os.path.realpath(files) if files else None,
             "preload": str(preload) if preload else None,
             "covers": {str(path): str(stand_in) for path, stand_in in (covers or {}).items()},
+            "held": {str(number): str(program) for number, program in (held or {}).items()},
             "discard": [str(place) for place in discard],
             "mirror": os.path.realpath(cwd),
             "scratch_bytes": limits.scratch_bytes,

@@ -9,6 +9,15 @@ from pathlib import Path
 
 from estimator import starter
 
+# Options of `apptainer exec` whose value may be the next word.
+_IMAGE_OPTIONS = (
+    "--add-caps --app --apply-cgroups --authfile --bind -B --blkio-weight --blkio-weight-device --cpu- "
+    "shares --cpus --cpuset-cpus --cpuset-mems --cwd --dns --docker-host --drop-caps --env --env-file "
+    "--fusemount --home -H --hostname --memory --memory-reservation --memory-swap --mount --netns-path "
+    "--network --network-args --no-mount --overlay -o --pem-path --pids-limit --pwd --scratch -S "
+    "--security --workdir -W"
+)
+
 # Options of srun(1) that take no value, or one only after "=". Every other option takes one.
 _SRUN_FLAGS = (
     "bcast compress contiguous debugger-test disable-status exact exclusive get-user-env help hold immediate "
@@ -329,24 +338,50 @@ for word in "$@"; do
     *) break ;;
     esac
 done
-if [ ! -x "@REAL@" ]; then
+# Its own place is covered by this file. It is open here or, as Python's `subprocess` closes it, in a caller.
+real="@REAL@" process=$$
+while [ "${process:-0}" -gt 0 ]; do
+    if [ -x "/proc/$process/fd/@NUMBER@" ]; then real=/proc/$process/fd/@NUMBER@; break; fi
+    process=$(sed -n 's/^PPid:[^0-9]*//p' "/proc/$process/status" 2> /dev/null)
+done
+if [ ! -x "$real" ] || [ "$real" -ef "$0" ]; then
     why="@ABSENT@"
     skip "$@"
     echo "${0##*/}: @ABSENT@" >&2
     exit 127
 fi
+if [ "$(id -u)" = 0 ] && grep -q '^CapEff:[^0-9]*0*$' /proc/self/status; then
+    why="@ROOT@"
+    skip "$@"
+    echo "${0##*/}: @ROOT@" >&2
+    exit 1
+fi
+value= image=
 while [ $count -gt 0 ]; do
     word=$1 count=$((count - 1))
     shift
+    case $word in LD_PRELOAD=*|--env=LD_PRELOAD=*) word=$word:@PRELOAD@ ;; esac  # the last --env counts
+    if [ -n "$image$value" ]; then
+        value=
+    elif [ -n "$found" ]; then
+        case $word in
+        # The kernel allows no other /proc where parts of it are covered; --contain wants a /dev/tty.
+        -C|--containall) word=--cleanenv ;;
+        -c|--contain|-p|--pid) continue ;;
+        @VALUES@) value=1 ;;
+        -*) ;;
+        *) image=1 ;;
+        esac
+    fi
     set -- "$@" "$word"
     [ -z "$found" ] || continue
     case $word in
     exec|run|shell|test) found=1; set -- "$@" --bind "@FILES@" --bind "@OURS@" --env "LD_PRELOAD=@PRELOAD@" ;;
     -*) ;;
-    *) found=1 ;;
+    *) found=1 image=1 ;;
     esac
 done
-exec "@REAL@" "$@"
+exec "$real" "$@"
 """
 
 _OTHER_IMAGE = """#!/bin/sh
@@ -380,8 +415,10 @@ _NOTHING_DONE = {
 }  # fmt: skip
 NOT_INSTALLED = "runs in a container image, and this program is not installed here"
 NOT_TRACED = "runs in a container that cannot be traced"
-IN_CONTAINERS = (NOT_INSTALLED, NOT_TRACED)
+NOT_AS_ROOT = "runs in a container image, which root cannot start in a dry run: estimate it as another user"
+IN_CONTAINERS = (NOT_INSTALLED, NOT_TRACED, NOT_AS_ROOT)
 _OF_IMAGES = ("apptainer", "singularity")
+_HELD = {program: 871 + place for place, program in enumerate(_OF_IMAGES)}  # unlikely to be used by a script
 _OTHER_CONTAINERS = ("podman", "podman-hpc", "docker", "enroot", "shifter", "ch-run", "sarus")
 OURS = Path(__file__).parent
 _SOME_DONE = {"git": ("push|pull|fetch|clone|submodule", NETWORK)}
@@ -433,10 +470,12 @@ def write(
     folder.mkdir()
     for program in _OF_IMAGES:
         real = shutil.which(program, path=search_path)
-        kept = _kept(folder, program, real) if real else Path("/nonexistent")
         given = {
-            "REAL": kept,
+            "REAL": real or "/nonexistent",
+            "NUMBER": _HELD[program],
             "ABSENT": NOT_INSTALLED,
+            "ROOT": NOT_AS_ROOT,
+            "VALUES": "|".join(_IMAGE_OPTIONS.split()),
             "NETWORK": NETWORK,
             "OURS": OURS,
             "FILES": folder.parent,
@@ -463,6 +502,15 @@ def _kept(folder: Path, program: str, real: str) -> Path:
     kept = folder.parent / "real" / program
     kept.parent.mkdir(exist_ok=True)
     return Path(shutil.copy(real, kept))
+
+
+def held(search_path: str) -> dict[int, Path]:
+    """File descriptors that the stand-ins execute, and the host's programs that must be open there.
+
+    A copy of Apptainer would look for its configuration and its other programs around the copy.
+    """
+    found = {_HELD[program]: shutil.which(program, path=search_path) for program in _OF_IMAGES}
+    return {number: Path(own).resolve() for number, own in found.items() if own}
 
 
 def covered(folder: Path, search_path: str) -> dict[Path, Path]:

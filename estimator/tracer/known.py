@@ -91,6 +91,7 @@ class Known:
             put_before(tensor, name, self._in_place)
         for name in FACTORIES:
             put_before(torch, name, self._made)
+        put_before(torch, "full_like", self._filled)
         put_before(tensor, "cuda", self._moved)
         put_before(tensor, "to", self._moved)
         for owner in (torch, tensor):
@@ -215,6 +216,19 @@ class Known:
         found: List[Values] = []
         on_cpu = [self._on_cpu(value, found) for value in arguments]
         self.remember(result, original(*on_cpu, **dict(options, device="cpu")), any(v.assumed for v in found))
+
+    def _filled(self, original: Any, tensor: Any, fill_value: Any, *arguments: Any, **options: Any) -> Any:
+        """Of the other tensor only the shape is asked for: its values need not be known."""
+        result = original(tensor, fill_value, *arguments, **options)
+        if result.is_cuda and result.numel() <= (MOST_FLOATS if result.is_floating_point() else MOST):
+            self._try(self._remember_filled, result, fill_value)
+        return result
+
+    def _remember_filled(self, result: Any, fill_value: Any) -> None:
+        if not isinstance(fill_value, self._torch.Tensor):
+            self.remember(
+                result, self._torch.full(result.shape, fill_value, dtype=result.dtype), assumed=False
+            )
 
     def _chosen(self, original: Any, tensor: Any, *arguments: Any, **options: Any) -> Any:
         """The indices of the largest elements: assumed to fall on all alike."""

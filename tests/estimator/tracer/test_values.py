@@ -33,6 +33,7 @@ found["experts"] = [len(torch.where(experts.permute(2, 1, 0)[expert])[0]) for ex
 found["bound"] = [len(x[x[:, 0] > 0]), len(torch.nonzero(x > 5)), len(torchvision.ops.nms(x[:, :4], x[:, 0], 0.5))]
 labels = torch.arange(4, device="cuda").view(1, -1).expand_as(x[:, :4]).reshape(-1)
 found["classes"] = len(torch.unique(labels[torch.where((x[:, :4] > 0.05).reshape(-1))[0]]))
+found["alike"] = torch.unique(torch.cat([torch.full_like(x[:, 0], k, dtype=torch.long) for k in (1, 2)])).tolist()
 found["action"] = torch.distributions.Normal(x, x).sample().shape[0]
 found["inverse"] = torch.linalg.inv(torch.eye(3).cuda()).shape[0]
 found["made up"] = len(torch.zeros((x > 0).sum().item(), 2, device="cuda"))
@@ -72,6 +73,7 @@ def test_values_read_back_let_a_program_go_on(traced):
         "bound": [4096, 4096 * 8, 4096],
         "classes": 4,
         "action": 4096,
+        "alike": [1, 2],
         "inverse": 3,
         "made up": 4096 * 8,
         "lbfgs": 100,

@@ -350,12 +350,6 @@ if [ ! -x "$real" ] || [ "$real" -ef "$0" ]; then
     echo "${0##*/}: @ABSENT@" >&2
     exit 127
 fi
-if [ "$(id -u)" = 0 ] && grep -q '^CapEff:[^0-9]*0*$' /proc/self/status; then
-    why="@ROOT@"
-    skip "$@"
-    echo "${0##*/}: @ROOT@" >&2
-    exit 1
-fi
 value= image=
 while [ $count -gt 0 ]; do
     word=$1 count=$((count - 1))
@@ -415,8 +409,7 @@ _NOTHING_DONE = {
 }  # fmt: skip
 NOT_INSTALLED = "runs in a container image, and this program is not installed here"
 NOT_TRACED = "runs in a container that cannot be traced"
-NOT_AS_ROOT = "runs in a container image, which root cannot start in a dry run: estimate it as another user"
-IN_CONTAINERS = (NOT_INSTALLED, NOT_TRACED, NOT_AS_ROOT)
+IN_CONTAINERS = (NOT_INSTALLED, NOT_TRACED)
 _OF_IMAGES = ("apptainer", "singularity")
 _HELD = {program: 871 + place for place, program in enumerate(_OF_IMAGES)}  # unlikely to be used by a script
 _OTHER_CONTAINERS = ("podman", "podman-hpc", "docker", "enroot", "shifter", "ch-run", "sarus")
@@ -474,7 +467,6 @@ def write(
             "REAL": real or "/nonexistent",
             "NUMBER": _HELD[program],
             "ABSENT": NOT_INSTALLED,
-            "ROOT": NOT_AS_ROOT,
             "VALUES": "|".join(_IMAGE_OPTIONS.split()),
             "NETWORK": NETWORK,
             "OURS": OURS,

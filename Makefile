@@ -33,8 +33,9 @@ bench: setup
 	@for bench in $$(grep -l '^if __name__' bench/*.py); do \
 	  echo "== $$bench"; $(BIN)/python -m "bench.$$(basename $$bench .py)" || exit 1; done
 
-# our estimates and others' against measured jobs; DATA is a folder with the public rows
-# (bench/accuracy/jobs.py), ARGS may name a Python for each set, such as --python xmem=/opt/torch2.6/bin/python
+# our estimates and others' against measured jobs; DATA is a folder with the public rows (bench/accuracy/jobs.py).
+# Makes an environment with the PyTorch of xMem's authors, some 5 GB; ARGS may name one for each set, such as
+# --python xmem=/opt/torch2.6/bin/python
 bench-accuracy: setup
 	@$(BIN)/python -m bench.accuracy "$(DATA)" $(ARGS)
 

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from estimator import catalog
+from estimator.dry_run import DryRun, Launch
 
 ROOT = Path(__file__).parent.parent / "estimator"
 GPU = "a100-80gb"
@@ -20,20 +21,9 @@ def environment(
 
     With `enforce_limit`, `cudaMalloc` fails where the memory of that GPU ends.
     """
-    gpu = catalog.load().find(gpu_name)
-    settings: dict[str, object] = {
-        "library": str(ROOT / "fake_cuda" / "lib" / "libgpumem_cuda.so"),
-        "devices": [
-            {
-                "name": gpu.name, "uuid": "GPU-0", "index": 0,
-                "memory_bytes": gpu.usable_bytes if enforce_limit else gpu.memory_bytes,
-                "context_bytes": gpu.context_bytes, "compute_capability": gpu.capability,
-                "sm_count": gpu.sm_count,
-            }
-        ],
-        "enforce_limit": enforce_limit,
-        "node_dir": None,
-    }  # fmt: skip
+    launch = Launch.of_command(["python"])
+    run = DryRun(launch, catalog.load().find(gpu_name), folder, folder, ("GPU-0",), {}, "")
+    settings = run.device() | {"enforce_limit": enforce_limit}
     if trace_steps is not None:
         settings["trace"] = {"out_dir": str(folder), "steps": trace_steps, "max_events": MAX_EVENTS}
     file = folder / "tracer.json"

@@ -4,10 +4,11 @@
                              [--models N] [--cache FILE] [--json FILE] [--report-only]
 
 DATA_FOLDER has the public rows (see `bench/accuracy/jobs.py`). Answers are kept in the cache as they come,
-so that a run that was stopped goes on. Writes docs/accuracy.md, docs/accuracy.svg and
-bench/results/accuracy.json, unless only some jobs are run. timm models and MLPs are run on the allocator of
-the fake device in one process; `--check N` runs `gpumem estimate` for N of these rows as well and says
-whether both agree to the byte.
+so that a run that was stopped goes on; those of other code are not taken. Writes docs/accuracy.md,
+docs/accuracy.svg and bench/results/accuracy.json, unless only some sets or jobs are run. The environment of
+xMem's authors is made when it is first needed, if no other interpreter is named. timm models and MLPs are run
+on the allocator of the fake device in one process; `--check N` runs `gpumem estimate` for N of these rows as
+well and says whether both agree to the byte.
 """
 
 from __future__ import annotations
@@ -27,11 +28,16 @@ from bench.accuracy.census import Census
 from bench.accuracy.jobs import ROOT, SETS, Job, RowsError, read
 from bench.accuracy.peers import learned
 from bench.accuracy.rows import FITTED, Row, add_peers, outside_of, row_of
+from bench.versions.environments import NotMade, Version, interpreter
 from estimator import catalog
 
 DOCUMENT, PICTURE = ROOT / "docs" / "accuracy.md", ROOT / "docs" / "accuracy.svg"
 RESULTS = ROOT / "bench" / "results" / "accuracy.json"
 WHOLE = 16  # steps: more than the scripts have, so that they are walked to their end
+ENVIRONMENTS = {
+    "xmem": Version("2.6.0", "3.11", ("torchvision==0.21.0", "transformers==4.49.0", "numpy")),
+}
+ENVIRONMENTS_FOLDER = Path.home() / ".cache" / "gpumem" / "accuracy"
 CENSUS, LEARNED, SEED = "census", "learned", 0
 
 
@@ -43,6 +49,17 @@ def chosen(jobs: Sequence[Job], patterns: Sequence[str], models: int | None) -> 
     rank = {name: place for place, name in enumerate(names[:models])}
     kept = [job for job in jobs if job.dataset != "timm" or job.model in rank]
     return sorted(kept, key=lambda job: rank.get(job.model, -1))
+
+
+def python_of(dataset: str, named: Mapping[str, str]) -> str:
+    """The interpreter for the jobs of a set: the one that is named, else its environment, else this one.
+
+    Raises:
+        NotMade: the environment cannot be made.
+    """
+    if dataset not in named and dataset in ENVIRONMENTS:
+        return str(interpreter(ENVIRONMENTS[dataset], ENVIRONMENTS_FOLDER))
+    return named.get(dataset, sys.executable)
 
 
 def census_words(job: Job) -> tuple[str, ...]:
@@ -130,10 +147,12 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results here, and no documents")
     parser.add_argument("--report-only", action="store_true", help="run nothing; report what the cache has")
     options = parser.parse_args()
-    pythons = dict.fromkeys(SETS, sys.executable) | dict(one.split("=", 1) for one in options.python)
+    named = dict(one.split("=", 1) for one in options.python)
+    sets = options.sets.split(",")
     try:
-        jobs = read(options.data, options.sets.split(","))
-    except (RowsError, KeyError) as error:
+        jobs = read(options.data, sets)
+        pythons = {name: python_of(name, named) for name in sets}
+    except (RowsError, KeyError, NotMade) as error:
         print(f"bench.accuracy: {error}", file=sys.stderr)
         return 2
     cache = Cache(options.cache)
@@ -141,7 +160,7 @@ def main() -> int:
     tables: dict[str, list[Row]] = {}
     versions: dict[str, str] = {}
     all_counted = []
-    for dataset in options.sets.split(","):
+    for dataset in sets:
         wanted = chosen([job for job in jobs if job.dataset == dataset], options.only, options.models)
         if not wanted:
             continue
@@ -178,7 +197,7 @@ def main() -> int:
         print(report.table(rows, cards), flush=True)
     results = json.dumps(report.as_json(tables, cards, versions), indent=None, separators=(",", ":"))
     results = results.replace('{"dataset"', '\n{"dataset"') + "\n"
-    if options.json or options.only:
+    if options.json or options.only or set(sets) != set(SETS):
         if options.json:
             options.json.write_text(results)
         return 0

@@ -6,6 +6,8 @@ tell of the allocator is kept apart from what lies outside it.
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import json
 import os
 import subprocess
@@ -25,6 +27,7 @@ from estimator import catalog
 ESTIMATE, ALLOCATOR = "estimate", "allocator"
 TIMEOUT_S = 500
 MODULES = {"timm": ("timm",), "mlp": ("torch._dynamo",), "xmem": ("torchvision", "transformers"), "own": ()}
+ANSWERING = ("fake_cuda/*.cpp", "fake_cuda/*.h", "tracer/**/*.py", "allocator/*.py")  # what peaks depend on
 VARIANTS = ("start", "before-backward")  # where xMem's rows do not say; the first is the one that counts
 
 
@@ -68,6 +71,7 @@ def estimated(command: Sequence[str], gpu: str, python: str, steps: int | None =
         "estimator",
         "estimate",
         "--json",
+        "--no-cache",
         "--gpu",
         gpu,
         "--timeout",
@@ -146,20 +150,20 @@ def run_estimates(jobs: Sequence[Job], python: str, cache: Cache) -> None:
 def run_allocator(jobs: Sequence[Job], python: str, cache: Cache) -> None:
     """Runs on the allocator all variants that the cache has in neither way."""
     version = torch_version(python)
-    rest: dict[tuple[str, ...], Job] = {}
+    rest: dict[tuple[str, ...], tuple[Job, Sequence[str]]] = {}
     for job in jobs:
         for command in variants(job):
             key = words(job, command, version)
             if not (cache.get(ALLOCATOR, key) or cache.get(ESTIMATE, key)):
-                rest.setdefault(key, job)
+                rest.setdefault(key, (job, command))
     count = 0
-    for gpu in sorted({job.gpu for job in rest.values()}):
-        with allocator(python, gpu, MODULES[next(iter(rest.values())).dataset]) as device:
-            for key, job in rest.items():
+    for gpu in sorted({job.gpu for job, _ in rest.values()}):
+        with allocator(python, gpu, MODULES[next(iter(rest.values()))[0].dataset]) as device:
+            for key, (job, command) in rest.items():
                 if job.gpu != gpu:
                     continue
                 count += 1
-                answer = device.peaks(key[2:])
+                answer = device.peaks(command)
                 cache.put(ALLOCATOR, key, answer)
                 if count % 20 == 0 or "error" in answer:
                     error = answer.get("error", "")
@@ -202,4 +206,13 @@ def _answer(job: Job, command: Sequence[str], version: str, cache: Cache) -> Raw
 
 def words(job: Job, command: Sequence[str], version: str) -> tuple[str, ...]:
     """What an answer depends on, for the cache."""
-    return (job.gpu, version, *command)
+    return (code_version(), job.gpu, version, *command)
+
+
+@functools.cache
+def code_version() -> str:
+    """A hash of the code that peaks come from: answers of another one are not taken from the cache."""
+    found = hashlib.sha256()
+    for file in sorted(file for pattern in ANSWERING for file in (ROOT / "estimator").glob(pattern)):
+        found.update(file.read_bytes())
+    return found.hexdigest()[:12]

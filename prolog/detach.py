@@ -21,17 +21,12 @@ def age_s() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
 
 
-def exit_by(deadline_s: float) -> None:
-    """This process exits with 0 when it is `deadline_s` old, whatever it is doing."""
-    signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
-    signal.setitimer(signal.ITIMER_REAL, max(deadline_s - age_s(), 0.001))
+def start(work: Callable[[Callable[[], None]], None], deadline_s: float) -> None:
+    """Does `work(ready)` in a process of its own; waits until that is called or `work` ends.
 
-
-def start(work: Callable[[Callable[[], None]], None], wait_s: float) -> None:
-    """Does `work(ready)` in a process of its own; waits until it calls `ready` or ends, `wait_s` at most.
-
-    That process holds nothing of ours: own session, no file descriptor, working directory /. Its exceptions
-    go nowhere: `work` reports its own failures.
+    Waits no longer than until this process is `deadline_s` old. On a loaded node it can be older than that
+    from the start: the work is done all the same. Its process holds nothing of ours: own session, no file
+    descriptor, working directory /. Its exceptions go nowhere: `work` reports its own failures.
     """
     reading, writing = os.pipe()
     child = os.fork()
@@ -45,7 +40,7 @@ def start(work: Callable[[Callable[[], None]], None], wait_s: float) -> None:
             os._exit(0)
     os.close(writing)
     os.waitpid(child, 0)
-    select.select([reading], [], [], max(wait_s, 0))
+    select.select([reading], [], [], max(deadline_s - age_s(), 0))
     os.close(reading)
 
 
@@ -64,7 +59,6 @@ def _let_go(kept: int) -> int:
         if number > 2 and number != kept:
             with contextlib.suppress(OSError):  # the listing's own is closed already
                 os.close(number)
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     os.chdir("/")
     os.umask(0o077)

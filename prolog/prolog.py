@@ -38,8 +38,7 @@ def detached(work: Callable[[Ready], None]) -> None:
     try:
         from prolog import detach
 
-        detach.exit_by(DEADLINE_S + 0.03)
-        detach.start(work, DEADLINE_S - detach.age_s())
+        detach.start(work, DEADLINE_S)
     finally:
         os._exit(0)
 

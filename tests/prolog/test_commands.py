@@ -223,6 +223,16 @@ def test_the_sampler_holds_nothing_of_slurmd(node: PretendNode) -> None:
     assert Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1] != str(os.getpid())
 
 
+@pytest.mark.usefixtures("nvml")
+def test_what_starts_late_is_done_all_the_same(node: PretendNode) -> None:
+    for program in ("prolog", "epilog"):  # older than slurmd is to wait before their first line runs
+        late = ["sh", "-c", 'sleep 1; exec "$@"', "sh", sys.executable, "-m", f"prolog.{program}"]
+        subprocess.run(late, env=node.environment(14), check=True)
+        if program == "prolog":
+            wait_until(lambda: node.tally(14) is not None, "the first sample")
+    assert node.measurement().started_at is not None
+
+
 def test_measuring_can_be_switched_off(node: PretendNode) -> None:
     node.configure(enabled=False)
     check(node.prolog(12))

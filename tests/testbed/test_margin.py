@@ -15,9 +15,10 @@ from tests.slurm_plugin.running import ESTIMATE
 
 GIB = 1024**3
 HOLD = """
+import time
 import torch
 held = torch.empty(4 * 1024**3, dtype=torch.uint8, device="cuda")
-print("held", flush=True)
+time.sleep(2)  # a prolog that a loaded node holds up leaves no accounting: then the sampler has to see it
 """
 SCRIPT = "#!/bin/bash\n: fake shards=3\n{python} hold.py\n"  # estimated too low
 

@@ -5,15 +5,17 @@ one `cudaMalloc` returned; it is cut into *blocks*; *reserved* bytes are those o
 bytes those of the blocks in use, rounding and unsplit rest included. Sizes are bytes.
 
 `rules` sizes and settings · `blocks` blocks and pools · `device` memory and addresses · `expandable` segments
-that grow · `caching` the allocator · `streams` events of `record_stream` · `history`, `state`, `replay`: use.
+that grow · `caching` the allocator · `streams` events of `record_stream` · `busiest` what is in use at
+the peak · `history`, `state`, `replay`: use.
 """
 
 from __future__ import annotations
 
 from estimator.allocator.blocks import Block, BlockPool
+from estimator.allocator.busiest import BEFORE, LiveBlock
 from estimator.allocator.caching import Allocator, OutOfMemoryError
 from estimator.allocator.history import Action, History, ReplayError
-from estimator.allocator.replay import BEFORE, LiveBlock, OutOfMemory, Replay, Segment, as_recorded, replay
+from estimator.allocator.replay import OutOfMemory, Replay, Segment, as_recorded, replay
 from estimator.allocator.rules import (
     DEFAULT_CONFIG,
     LOWEST_ADDRESS_FIRST,

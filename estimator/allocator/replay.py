@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from estimator.allocator.busiest import BEFORE, Busiest, LiveBlock
 from estimator.allocator.caching import Allocator, OutOfMemoryError
 from estimator.allocator.history import (
     ALLOC,
@@ -21,27 +22,12 @@ from estimator.allocator.rules import DEFAULT_CONFIG, UNLIMITED, AllocatorConfig
 from estimator.allocator.state import restore
 from estimator.held import HeldSegment
 
-BEFORE = -1  # the event of what was there before the history begins
-
 
 @dataclass(frozen=True, slots=True)
 class Segment:
     """One `cudaMalloc` (or mapped range of an expandable segment): the event that needed it and its bytes."""
 
     event: int
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class LiveBlock:
-    """A block in use: the event that allocated it, the recorded address, the bytes asked for and taken.
-
-    `event` is `BEFORE` for a block of the initial state.
-    """
-
-    event: int
-    address: int
-    requested: int
     size: int
 
 
@@ -122,11 +108,10 @@ def replay(
     live, awaiting_free, obtained = allocator.live, allocator.awaiting_free, allocator.obtained
     malloc, free, complete_free = allocator.malloc, allocator.free, allocator.complete_free
     born: dict[int, int] = dict.fromkeys(live, BEFORE)  # the event that allocated what is live, by address
-    gone: list[LiveBlock] = []  # what was live at the busiest moment, and is freed since
+    busiest = Busiest(allocator.allocated)
     segments: list[Segment] = []
-    reserved_peak, allocated_peak = allocator.reserved, allocator.allocated
+    reserved_peak = allocator.reserved
     peak_event: int | None = BEFORE if reserved_peak else None
-    busiest_event: int | None = BEFORE if allocated_peak else None
     peak_cached, peak_inactive_split = reserved_peak - allocator.active, allocator.inactive_split
     segment_address: int | None = None  # recorded since the last allocation
     emptied = False  # in a row of freed segments, which is one `empty_cache`
@@ -151,17 +136,16 @@ def replay(
                     reserved_peak, peak_event = allocator.reserved, event
                     peak_cached = reserved_peak - allocator.active
                     peak_inactive_split = allocator.inactive_split
-            if allocator.allocated > allocated_peak:
-                allocated_peak, busiest_event = allocator.allocated, event
-                gone.clear()
+            if allocator.allocated > busiest.bytes:
+                busiest.exceed(allocator.allocated, event)
             segment_address = None
         elif action == FREE_REQUESTED:
             if address not in live:
                 raise ReplayError(f"event {event} frees an address that is not in use")
             block = free(address)
             since = born.pop(address)
-            if busiest_event is not None and since <= busiest_event:
-                gone.append(LiveBlock(since, address, block.requested, block.size))
+            if busiest.includes(since):
+                busiest.free(LiveBlock(since, address, block.requested, block.size))
         elif action == FREE_COMPLETED:
             complete_free(address)
         elif action == SEGMENT_ALLOC:
@@ -170,18 +154,15 @@ def replay(
             allocator.empty_cache()
         emptied = action in (SEGMENT_FREE, SEGMENT_UNMAP)
 
-    if busiest_event is not None:
-        gone.extend(
-            LiveBlock(since, address, live[address].requested, live[address].size)
-            for address, since in born.items()
-            if since <= busiest_event
-        )
     return Replay(
-        allocated_peak=allocated_peak,
+        allocated_peak=busiest.bytes,
         reserved_peak=reserved_peak,
         peak_event=peak_event,
-        busiest_event=busiest_event,
-        live=tuple(sorted(gone, key=lambda block: block.address)),
+        busiest_event=busiest.event,
+        live=busiest.live(
+            LiveBlock(since, address, live[address].requested, live[address].size)
+            for address, since in born.items()
+        ),
         segments=tuple(segments),
         retries=allocator.retries,
         oom=oom,
@@ -212,11 +193,10 @@ def as_recorded(history: History) -> Replay:
         ReplayError: the history contradicts itself.
     """
     live: dict[int, LiveBlock] = {}  # by address
-    gone: list[LiveBlock] = []  # what was live at the busiest moment, and is freed since
+    busiest = Busiest()
     segments: list[Segment] = []
-    allocated = allocated_peak = reserved = reserved_peak = 0
+    allocated = reserved = reserved_peak = 0
     peak_event: int | None = None
-    busiest_event: int | None = None
     grown = False  # to a new peak, since the last allocation: the next one is the one it is for
 
     for event, (action, address, size, _) in enumerate(history.rows()):
@@ -226,9 +206,8 @@ def as_recorded(history: History) -> Replay:
             rounded = DEFAULT_CONFIG.round_size(size)
             live[address] = LiveBlock(event, address, size, rounded)
             allocated += rounded
-            if allocated > allocated_peak:
-                allocated_peak, busiest_event = allocated, event
-                gone.clear()
+            if allocated > busiest.bytes:
+                busiest.exceed(allocated, event)
             if allocated > reserved:
                 raise ReplayError(f"event {event} allocates more than the segments hold")
             if grown:
@@ -238,8 +217,7 @@ def as_recorded(history: History) -> Replay:
                 raise ReplayError(f"event {event} frees an address that is not in use")
             block = live.pop(address)
             allocated -= block.size
-            if busiest_event is not None and block.event <= busiest_event:
-                gone.append(block)
+            busiest.free(block)
         elif action in (SEGMENT_ALLOC, SEGMENT_MAP):
             reserved += size
             segments.append(Segment(event, size))
@@ -248,14 +226,12 @@ def as_recorded(history: History) -> Replay:
         elif action in (SEGMENT_FREE, SEGMENT_UNMAP):
             reserved -= size
 
-    if busiest_event is not None:
-        gone.extend(block for block in live.values() if block.event <= busiest_event)
     return Replay(
-        allocated_peak=allocated_peak,
+        allocated_peak=busiest.bytes,
         reserved_peak=reserved_peak,
         peak_event=peak_event,
-        busiest_event=busiest_event,
-        live=tuple(sorted(gone, key=lambda block: block.address)),
+        busiest_event=busiest.event,
+        live=busiest.live(live.values()),
         segments=tuple(segments),
         retries=0,
         oom=None,

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from estimator.allocator.busiest import BEFORE, Busiest, LiveBlock
 from estimator.allocator.history import ALLOC, FREE_COMPLETED, SEGMENT_FREE, SEGMENT_UNMAP, History
-from estimator.allocator.replay import BEFORE, LiveBlock, OutOfMemory, Replay, Segment
+from estimator.allocator.replay import OutOfMemory, Replay, Segment
 from estimator.allocator.rules import ROUND_LARGE, UNLIMITED
 from estimator.held import HeldSegment, State
 
@@ -26,12 +27,12 @@ def replay_stream_ordered(
         block.address: LiveBlock(BEFORE, block.address, block.requested, _rounded(block.requested))
         for block in held
     }
-    gone: list[LiveBlock] = []  # what was live at the busiest moment, and is freed since
     segments: list[Segment] = []
-    used = used_peak = sum(block.size for block in live.values())
+    used = sum(block.size for block in live.values())
+    busiest = Busiest(used)
     reserved = reserved_peak = _pages(used)
     requested = requested_peak = sum(block.requested for block in live.values())
-    busiest_event = peak_event = BEFORE if live else None
+    peak_event = busiest.event
     oom = OutOfMemory(BEFORE, 0, used, 0) if reserved > capacity else None
     for event, (action, address, size, _) in enumerate(history.rows() if oom is None else ()):
         if action == ALLOC:
@@ -49,31 +50,27 @@ def replay_stream_ordered(
                 reserved = needed
                 if reserved > reserved_peak:
                     reserved_peak, peak_event = reserved, event
-            if used > used_peak:
-                used_peak, busiest_event = used, event
-                gone.clear()
+            if used > busiest.bytes:
+                busiest.exceed(used, event)
         elif action == FREE_COMPLETED and address in live:
             block = live.pop(address)
             used -= block.size
             requested -= block.requested
-            if busiest_event is not None and block.event <= busiest_event:
-                gone.append(block)
+            busiest.free(block)
         elif action in (SEGMENT_FREE, SEGMENT_UNMAP):  # the script emptied the cache
             reserved = _pages(used)
-    if busiest_event is not None:
-        gone.extend(block for block in live.values() if block.event <= busiest_event)
     return Replay(
-        allocated_peak=used_peak,
+        allocated_peak=busiest.bytes,
         reserved_peak=reserved_peak,
         peak_event=peak_event,
-        busiest_event=busiest_event,
-        live=tuple(sorted(gone, key=lambda block: block.address)),
+        busiest_event=busiest.event,
+        live=busiest.live(live.values()),
         segments=tuple(segments),
         retries=0,
         oom=oom,
-        active_peak=used_peak,
+        active_peak=busiest.bytes,
         requested_peak=requested_peak,
-        peak_cached=reserved_peak - used_peak,
+        peak_cached=reserved_peak - busiest.bytes,
     )
 
 

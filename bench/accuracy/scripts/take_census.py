@@ -101,6 +101,9 @@ def main() -> None:
     item, true = torch.Tensor.item, torch.Tensor.__bool__
     torch.Tensor.item = lambda self: 1 if self.is_meta else item(self)
     torch.Tensor.__bool__ = lambda self: self.is_meta or true(self)
+    # a lone random number decides something, such as whether a layer is dropped: it has a value
+    random = torch.rand
+    torch.rand = lambda *size, **named: random(*size, **({} if any(size) else {"device": "cpu"}) | named)
     modules: dict[str, ModuleType] = {}
     for line in sys.stdin:
         path, *arguments = json.loads(line)

@@ -28,6 +28,7 @@ from settings import GIB, MIB
 from settings import Estimate as Settings
 
 LEAST_KEPT = 2 * MIB  # one small segment: what batches keep is told if it may be more
+MPS_LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 LEAST_EVENTS = 100_000  # of a trace whose least memory is searched in every estimate
 LEAST_RESOLUTION = 0.01  # of the peak
 
@@ -239,7 +240,7 @@ def estimate(
             for index, one in by_gpu.items()
         ),
         guard=_guard(processes, peak, outside, least, gpu, settings)
-        if guarded and fits and len(fullest) == len(by_gpu) == 1
+        if guarded and fits and len(fullest) == len(by_gpu) == 1 and not largest.trace.memory_limit
         else None,
     )
 
@@ -319,7 +320,8 @@ def _examine(trace: Trace, gpu: GPU, one_of_several: bool) -> _Process:
     remarks: list[str] = []
     shortages: list[str] = []
     outside = beside.parts(gpu, trace)
-    capacity = gpu.usable_bytes - beside.total(outside)
+    usable = min(gpu.usable_bytes, trace.memory_limit or gpu.usable_bytes)
+    capacity = usable - beside.total(outside)
     assert trace.events is not None  # noqa: S101
     try:
         replayed, config = _replay_without_limit(trace.events, trace.alloc_conf, trace.torch_version)
@@ -330,12 +332,13 @@ def _examine(trace: Trace, gpu: GPU, one_of_several: bool) -> _Process:
         if replayed.reserved_peak > capacity:
             limited = replay(trace.events, capacity, config) if config is not None else None
             if limited is not None and limited.oom is None:
-                replayed = limited
+                if usable == gpu.usable_bytes:  # where no MPS runs, its limit keeps nothing back
+                    replayed = limited
                 remarks.append("the job fits only because PyTorch frees cached memory when it runs out")
             else:
                 needed = (replayed.reserved_peak + beside.total(outside)) / GIB
-                offered = gpu.usable_bytes / GIB
-                shortages.append(f"needs {needed:.1f} GiB, and {gpu.name} offers {offered:.1f} GiB")
+                by = f"{MPS_LIMIT} of {gpu.name}" if usable < gpu.usable_bytes else gpu.name
+                shortages.append(f"needs {needed:.1f} GiB, and {by} offers {usable / GIB:.1f} GiB")
     except ReplayError as error:
         raise EstimateError(f"{trace.program}: the trace contradicts itself: {error}") from None
 
@@ -411,6 +414,10 @@ def _doubts(trace: Trace, gpu: GPU) -> list[str]:
         doubts.append(
             f"{Path(first.file).name} line {first.line} runs without gradients, but not within "
             f"{_steps(trace.steps)}: an evaluation there may need more"
+        )
+    if trace.memory_limit:
+        doubts.append(
+            f"{MPS_LIMIT}: traced with {trace.memory_limit / GIB:.1f} GiB; only a client of MPS is held to it"
         )
     doubts += trace.made_up
     doubts += _left_out(trace)

@@ -224,6 +224,7 @@ class Trace(_Model):
     torch_version: Text | None = None
     cuda_version: Text | None = None
     gpu: Text | None = None
+    memory_limit: Count = 0  # bytes of the GPU that MPS lets the process take, if there is a limit
     alloc_conf: Text = ""
     actions: Names = ()
     columns: Annotated[Columns | None, Field(alias="events")] = None

@@ -7,6 +7,7 @@ import os
 import re
 from typing import Any, Dict, List, NamedTuple, Optional
 
+LIMIT_VARIABLE = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 INPUTS, BLAS_WORKSPACE, DNN_WORKSPACE, READ_BACK = 1, 2, 3, 4
 
 
@@ -34,6 +35,7 @@ class FakeDevice:
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
         self.indices: List[int] = []  # of the visible devices, as the node counts them
+        self.limits: List[int] = []  # of the same, bytes that a client of MPS may take; 0: no limit
         library.gpumem_add_device.argtypes = [
             ctypes.c_char_p, ctypes.c_char_p, ctypes.c_uint64, ctypes.c_uint64,
             ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int,
@@ -57,11 +59,15 @@ class FakeDevice:
         if cudnn_version is not None:
             library.gpumem_set_cudnn_version(cudnn_version)
         library.gpumem_set_limit(int(bool(settings.get("enforce_limit"))))
+        limits = memory_limits(settings["devices"], os.environ.get(LIMIT_VARIABLE, ""))
         for gpu in visible(settings["devices"], os.environ.get("CUDA_VISIBLE_DEVICES")):
+            limit = limits.get(gpu["index"], 0)
             self.indices.append(gpu["index"])
+            self.limits.append(limit)
             major, minor = gpu["compute_capability"]
             library.gpumem_add_device(
-                gpu["name"].encode(), gpu["uuid"].encode(), gpu["memory_bytes"], gpu["context_bytes"],
+                gpu["name"].encode(), gpu["uuid"].encode(),
+                min(gpu["memory_bytes"], limit or gpu["memory_bytes"]), gpu["context_bytes"],
                 major, minor, gpu["sm_count"], gpu["index"],
             )  # fmt: skip
             if "convolution_positions" in gpu:
@@ -137,6 +143,21 @@ def visible(devices: List[Dict[str, Any]], variable: Any) -> List[Dict[str, Any]
             break
         shown.append(matches[0])
     return shown
+
+
+def memory_limits(devices: List[Dict[str, Any]], variable: str) -> Dict[int, int]:
+    """Bytes that a client of MPS may take of the devices, by index: `0=8G,1=512M`, as NVIDIA documents it.
+
+    What cannot be read limits nothing.
+    """
+    limits = {}
+    for part in variable.split(","):
+        match = re.fullmatch(r"\s*([\w-]+)=(\d{1,9})([GM])B?\s*", part, re.ASCII)
+        if not match:
+            continue
+        for gpu in visible(devices, match[1]):
+            limits[gpu["index"]] = int(match[2]) * 1024 ** (3 if match[3] == "G" else 2)
+    return limits
 
 
 def cuda_version_of(torch_folder: str) -> int:

@@ -142,6 +142,7 @@ class Recorder:
         marks[0]["event"] = 0
         return {
             "device": self._device.indices[index],
+            "memory_limit": self._device.limits[index],
             "gpu": self._torch.cuda.get_device_name(index),
             "events": columns,
             "frames": frames,

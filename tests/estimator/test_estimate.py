@@ -109,6 +109,21 @@ def test_a_job_that_fits_only_without_its_cache(gpu):
     assert "frees cached memory" in notes(made)
 
 
+def test_a_limit_of_mps_decides_what_fits_but_lowers_no_peak(gpu):
+    recording = training(30_000)
+    recording.free(recording.alloc(4_000 * MIB))
+    recording.alloc(4_200 * MIB)
+    free = estimate([recording.trace()], gpu, Settings())
+    held = estimate([recording.trace(memory_limit=35_000 * MIB)], gpu, Settings(), guarded=True)
+    assert held.fits
+    assert "frees cached memory" in notes(held)
+    assert (held.peak_bytes, held.status, held.guard) == (free.peak_bytes, "bounded", None)
+    assert "only a client of MPS is held to it" in notes(held)
+    small = estimate([recording.trace(memory_limit=30 * GIB)], gpu, Settings())
+    assert not small.fits
+    assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT of NVIDIA A100 80GB PCIe offers 30.0 GiB" in small.notes[0]
+
+
 def test_other_allocator_settings_count_as_recorded(gpu):
     """Expandable segments: the history shows how they grew; a replay under the default rules would be wrong."""
     recording = Recording("forward")

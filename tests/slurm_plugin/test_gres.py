@@ -40,6 +40,8 @@ def test_one_gpu_in_every_spelling(fields: dict[str, str], asked: str) -> None:
         ({"tres_per_node": "gres:gpu:a100_1g.10gb:1"}, "MIG"),
         ({"tres_per_node": "gres:gpu:nvidia_a100_80gb_pcie_3g.40gb:1"}, "MIG"),
         ({"tres_per_node": "gres:gpu:1,gres:lustre:1"}, "asks for lustre too"),
+        ({"tres_per_node": "gres:gpu:1,gres:mps:50"}, "asks for mps too"),
+        ({"tres_per_node": "gres:mps:50"}, "asks for mps too"),
         ({"tres_per_node": "gres:shard:4"}, "asks for shard too"),
         ({"tres_per_node": "gres:gpu:a100:1,gres:gpu:h100:1"}, "several types"),
         ({"tres_per_socket": "gres:gpu:1"}, "per socket"),

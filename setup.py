@@ -20,7 +20,7 @@ from setuptools.command.build_py import build_py
 ROOT = Path(__file__).resolve().parent
 SOURCES = ROOT / "estimator" / "fake_cuda"
 # small libraries; all other sources make libgpumem_cuda.so
-ALONE = {"libnvidia-ml.so.1": ["nvml.cpp"], "libgpumem_start.so": ["start.cpp", "opened.cpp"]}
+ALONE = {"libnvidia-ml.so.1": ["nvml.cpp"], "libgpumem_start.so": ["start.cpp", "opened.cpp", "programs.cpp"]}
 FLAGS = ["-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti"]
 WARNINGS = ["-Wall", "-Wextra", "-Werror"]
 # Loaded into other people's Python: bring no C++ runtime that could stand in the way of theirs.

@@ -109,6 +109,12 @@ def estimate(
         str | None,
         typer.Option(metavar="OPTIONS", help="Options as on sbatch's command line, such as '-N2 -G8'."),
     ] = None,
+    submitted: Annotated[
+        Path | None,
+        typer.Option(
+            "--submitted-as", hidden=True, help="The script as the job in this environment names it."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the estimate as a JSON object.")] = False,
     batch_option: Annotated[
         str | None,
@@ -162,6 +168,7 @@ def estimate(
             chdir,
             array,
             sbatch,
+            submitted,
             as_json,
             config,
             outputs,
@@ -191,6 +198,7 @@ def _estimate(
     chdir: Path | None,
     array: str | None,
     sbatch: str | None,
+    submitted: Path | None,
     as_json: bool,
     config: Path | None,
     outputs: Outputs,
@@ -233,6 +241,9 @@ def _estimate(
         if array is not None and launch.array is None:
             _wrong_usage(f"--array {array}: not indices as sbatch takes them, such as 0-15:4,20")
         launch = replace(launch, world_size=world_size)
+        if submitted is not None:
+            submit_dir = os.environ.get("SLURM_SUBMIT_DIR")
+            launch = replace(launch, submitted=submitted, submit_dir=Path(submit_dir) if submit_dir else None)
         gpu = _choose(catalog, configured, gpu_name, launch.script.partition if launch.script else None)
         title = shlex.join(words) if is_command else launch.name
         remembered = _remembered(launch, gpu, limits, configured.guard.enabled) if cache else None

@@ -52,6 +52,7 @@ DEVICES = ("null", "zero", "full", "random", "urandom")
 KERNEL_SWITCHES = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi")
 NAME_SERVICE_SOCKETS = ("/var/lib/sss/pipes/nss",)
 PRELOAD = "ld.so.preload"
+DEFAULT_PATH = ("/usr/local/bin", "/usr/bin")  # both are on it, wherever
 MIRRORED_FOLDERS, MIRROR_SECONDS = 2000, 0.3
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -189,6 +190,9 @@ def _build_root(order: dict[str, Any]) -> list[str]:
     for number, path in order["held"].items():
         with contextlib.suppress(OSError):  # not there, or more than the limit on open files
             _hold(new + path, int(number))
+    if order["added"]:
+        with contextlib.suppress(CannotConfine, OSError):
+            _add_programs(order["added"], f"{base}/programs", new)
     for path, stand_in in order["covers"].items():
         if os.path.exists(new + path):
             _mount(stand_in, new + path, None, MS_BIND)
@@ -230,7 +234,7 @@ def _preload(order: dict[str, Any], store: str, etc: str) -> list[str]:
         if re.search(r"[\s:]", library):
             raise CannotConfine(f"{library}: the linker cannot read such a name")
         if not os.path.exists(f"{etc}/{PRELOAD}"):
-            _add_to_etc(f"{store}/etc", etc)
+            _add(f"{store}/etc", "/etc", etc, {PRELOAD: None})
         _mount(path, f"{etc}/{PRELOAD}", None, MS_BIND)
         _set_attributes(etc, READ_ONLY)
     except (CannotConfine, OSError) as error:
@@ -245,17 +249,28 @@ def preload_by_variable(order: dict[str, Any]) -> None:
     order["environment"]["LD_PRELOAD"] = ":".join(filter(None, (order["preload"], own)))
 
 
-def _add_to_etc(store: str, etc: str) -> None:
-    """Mounts over `etc` what is in /etc and, as an empty file, `PRELOAD`; read-only."""
+def _add_programs(programs: list[str], store: str, new: str) -> None:
+    """Has programs found that the host lacks, also by a login shell, which sets PATH anew."""
+    place = next(folder for folder in DEFAULT_PATH if os.path.isdir(folder))
+    _add(store, place, new + place, {Path(program).name: program for program in programs})
+    _set_attributes(new + place, READ_ONLY)
+
+
+def _add(store: str, place: str, target: str, links: dict[str, str | None]) -> None:
+    """Mounts over `target` what is in `place`, and these links, or empty files; read-only."""
     added, lower = f"{store}/added", f"{store}/lower"
     for folder in (store, added, lower):
         os.mkdir(folder)
-    Path(f"{added}/{PRELOAD}").touch()
-    _mount("/etc", lower, None, MS_BIND)
-    _mount("overlay", etc, "overlay", MS_NOSUID | MS_NODEV, f"lowerdir={added}:{lower}")
+    for name, source in links.items():
+        if source is None:
+            Path(f"{added}/{name}").touch()
+        else:
+            os.symlink(source, f"{added}/{name}")
+    _mount(place, lower, None, MS_BIND)
+    _mount("overlay", target, "overlay", MS_NOSUID | MS_NODEV, f"lowerdir={added}:{lower}")
     for path in sorted(_mounted()):  # overlayfs does not look into these
-        if path.startswith("/etc/"):
-            _mount(path, etc + path[len("/etc") :], None, MS_BIND)
+        if path.startswith(f"{place}/"):
+            _mount(path, target + path[len(place) :], None, MS_BIND)
 
 
 def _mounted() -> set[str]:

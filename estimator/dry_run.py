@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -30,10 +31,15 @@ from settings import MIB
 from settings import Estimate as Settings
 
 MOST_LAUNCHES, MOST_BYTES = 1000, 1024**2  # noted, and bytes of one
-JOB_ID = "1"
+JOB_ID = "1234567"  # scripts take the last digits for a port
+COPY = "slurm_script"  # as slurmd names it
+SPOOL = f"/var/spool/slurmd/job{JOB_ID}"  # where that lies on a node
 GPU_UUID = "GPU-00000000-0000-0000-0000-%012d"
 WRITABLE = ("HOME", "TMPDIR", "SCRATCH", "WORK")  # variables that name folders where jobs write
 OFFLINE = {"WANDB_MODE": "offline", "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+LOGIN = ("HOME", "LANG", "LOGNAME", "SHELL", "USER")  # what a login shell starts with
+LOGIN_PATH = "/usr/local/bin:/usr/bin:/bin"
+LOGIN_SHELLS = ("bash", "dash", "ksh", "sh", "zsh")
 CONFIGURATION_BYTES = 64 * 1024  # of a launcher's file: no more is read
 CLUSTER_VARIABLES = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "PMI_", "PMIX_", "GPUMEM_")
 LIBRARY = Path(__file__).parent / "fake_cuda" / "lib" / "libgpumem_cuda.so"
@@ -43,7 +49,8 @@ LIBRARY = Path(__file__).parent / "fake_cuda" / "lib" / "libgpumem_cuda.so"
 class Launch:
     """What a job runs in `cwd`: the arguments `command` of a batch script, or a command without one.
 
-    Of a job array it is the task `array_task`, by default the first one.
+    Of a job array it is the task `array_task`, by default the first one. `submitted` is the script as it was
+    named to `sbatch`, and `submit_dir` where that was called, if not in `cwd`.
     """
 
     name: str
@@ -53,6 +60,8 @@ class Launch:
     world_size: int | None = None
     array: JobArray | None = None
     array_task: int | None = None
+    submitted: Path | None = None
+    submit_dir: Path | None = None
 
     @property
     def layout(self) -> Layout:
@@ -94,9 +103,18 @@ class Launch:
         """
         script = batch_script.read(path).with_options(options, environment or {})
         where = (cwd or script.chdir or Path()).absolute()
+        submit_dir = Path().absolute() if cwd is None else None
         indices = array or script.options.get("array")
         tasks = job_array.parse(indices) if indices else None
-        return cls(path.name, tuple(arguments), where, script, array=tasks)
+        return cls(
+            path.name,
+            tuple(arguments),
+            where,
+            script,
+            array=tasks,
+            submitted=path.absolute(),
+            submit_dir=submit_dir,
+        )
 
     @classmethod
     def of_command(cls, command: Sequence[str], cwd: Path | None = None) -> Launch:
@@ -135,7 +153,7 @@ class DryRun:
         launches = {"out_dir": str(self.out), "folder": str(self.folder)}
         file.write_text(json.dumps({"launches": launches, **configuration}), encoding="utf-8")
         return sandbox.run(
-            _command(self.launch, self.folder),
+            _command(self.launch, self.folder, self.environment),
             cwd=self.launch.cwd,
             environment=self.environment,
             out_dir=self.out,
@@ -143,6 +161,7 @@ class DryRun:
             preload=starter.write(self.folder / "start", file, notes=self.out / inputs.NOTES),
             covers=shims.covered(self.folder / "bin", self.search_path),
             held=shims.held(self.search_path),
+            added=shims.missing(self.folder / "bin", self.search_path),
             discard=_writable(self.launch.cwd, self.environment),
             limits=sandbox.Limits(
                 wall_s=settings.timeout_s,
@@ -204,9 +223,12 @@ def prepared(
             memory_bytes=gpu.memory_bytes,
             compute_capability=gpu.capability,
             search_path=search_path,
+            command=shlex.join([str(launch.submitted or launch.name), *launch.command]),
+            cwd=launch.cwd,
             middle=middle,
         )
-        job = _job_environment(environment, launch, middle) | {"PATH": f"{programs}:{search_path}"}
+        job = job_environment(environment, launch, middle)
+        job["PATH"] = f"{programs}:{job.get('PATH', os.defpath)}"
         yield DryRun(launch, gpu, folder, out, gpus, job, search_path)
 
 
@@ -220,29 +242,38 @@ def launches(folder: Path) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _command(launch: Launch, folder: Path) -> list[str]:
-    """The command to run; of a batch script a copy is run, as Slurm does."""
+def copy_in(folder: Path) -> Path:
+    """The copy of the batch script that is run, in the folder of a dry run: Slurm runs a copy, too."""
+    return folder / "job" / COPY
+
+
+def _command(launch: Launch, folder: Path, environment: Mapping[str, str]) -> list[str]:
+    """The command to run; without the user's environment it starts from a login shell, as in Slurm."""
     if launch.script is None:
         return list(launch.command)
-    copy = folder / "job" / launch.name
+    copy = copy_in(folder)
     copy.parent.mkdir()
     shutil.copyfile(launch.script.path, copy)
-    return [*launch.script.interpreter, str(copy), *launch.command]
+    command = [*launch.script.interpreter, str(copy), *launch.command]
+    shell = environment.get("SHELL", "/bin/sh")
+    if _is_anew(launch.script.options.get("export")) and Path(shell).name in LOGIN_SHELLS:
+        return [shell, "-lc", 'exec "$0" "$@"', *command]
+    return command
 
 
-def _job_environment(environment: Mapping[str, str], launch: Launch, middle: bool) -> dict[str, str]:
+def job_environment(environment: Mapping[str, str], launch: Launch, middle: bool = False) -> dict[str, str]:
     """The user's environment with what Slurm sets in the batch script of such a job."""
     kept = {name: value for name, value in environment.items() if not name.startswith(CLUSTER_VARIABLES)}
-    options = launch.script.options if launch.script else {}
-    cpus = options.get("cpus-per-task") or "1"
+    if launch.script and (export := launch.script.options.get("export")):
+        kept = exported(kept, export)
     job = {
         "SLURM_JOB_ID": JOB_ID,
         "SLURM_JOBID": JOB_ID,
         "SLURM_JOB_NAME": launch.script.job_name if launch.script else launch.name,
-        "SLURM_CPUS_ON_NODE": cpus,
-        "SLURM_CPUS_PER_TASK": cpus,
+        "SLURM_JOB_USER": environment.get("USER", ""),
+        "SLURM_JOB_UID": str(os.getuid()),
         "SLURM_SUBMIT_HOST": "localhost",
-        "SLURM_SUBMIT_DIR": str(launch.cwd),
+        "SLURM_SUBMIT_DIR": str(launch.submit_dir or launch.cwd),
     }
     job |= layout.slurm_variables(launch.layout, launch.script)
     if launch.world_size and launch.script is None and not layout.is_launched(launch.command):
@@ -250,6 +281,9 @@ def _job_environment(environment: Mapping[str, str], launch: Launch, middle: boo
         job |= layout.worker_variables(launch.world_size, rank, launch.layout.gpus)
     if launch.script and launch.script.partition:
         job["SLURM_JOB_PARTITION"] = launch.script.partition
+    for option in ("account", "qos", "reservation"):
+        if launch.script and (value := launch.script.options.get(option)):
+            job[f"SLURM_JOB_{option.upper()}"] = value
     if launch.array is not None:
         index = launch.array.first if launch.array_task is None else launch.array_task
         job |= {"SLURM_ARRAY_JOB_ID": JOB_ID, **launch.array.variables(index)}
@@ -258,6 +292,28 @@ def _job_environment(environment: Mapping[str, str], launch: Launch, middle: boo
     job["SLURM_TMPDIR"] = job.get("TMPDIR") or kept.get("TMPDIR") or "/tmp"  # noqa: S108 - in the sandbox
     polite = {"OMP_NUM_THREADS": str(min(4, os.cpu_count() or 1))}  # on a login node that others use as well
     return polite | kept | OFFLINE | job
+
+
+def exported(environment: Mapping[str, str], export: str) -> dict[str, str]:
+    """What `sbatch --export` passes on of the user's environment, with what every login has."""
+    words = export.split(",")
+    found: dict[str, str] = {}
+    if _is_anew(export):
+        found = {name: environment[name] for name in LOGIN if name in environment} | {"PATH": LOGIN_PATH}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if word.upper() == "ALL":
+            found |= environment
+        elif equals:
+            found[name] = value
+        elif name in environment:
+            found[name] = environment[name]
+    return found
+
+
+def _is_anew(export: str | None) -> bool:
+    """Whether a job does not take over the user's environment."""
+    return bool(export) and "ALL" not in (export or "").upper().split(",")
 
 
 def _temporary(environment: Mapping[str, str]) -> str | None:

@@ -90,12 +90,11 @@ def make(launch: Launch, gpu: GPU, settings: Settings, environment: dict[str, st
     with dry_run.prepared(launch, gpu, environment) as place:
         plan = {"out_dir": str(place.out), "environment": dict(place.environment)}
         outcome = place.run(settings, {**place.device(), "plan": plan})
-        tail = outcome.tail.replace(f"{place.folder}/job/", "")
+        tail = outcome.tail.replace(str(dry_run.copy_in(place.folder)), launch.name)
         failed = failure.of_outcome(launch.name, launch.cwd, settings, outcome, tail)
         problems = [failed] if failed else []
         found = launch_plan.read(place.out, launch.name, launch.cwd, launch.script, launch.layout, problems)
-        where = launch.script.path.absolute().parent if launch.script else launch.cwd
-        return found.with_names(f"{place.folder}/job/", f"{where}/")  # Slurm runs a copy, too
+        return found.with_names(str(dry_run.copy_in(place.folder).parent), dry_run.SPOOL)
 
 
 def _show(plan: LaunchPlan) -> None:

@@ -14,7 +14,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from estimator import launchers, secrets
+from estimator import launchers, secrets, starter
 from estimator.batch_script import BatchScript
 from estimator.layout import Layout
 from estimator.trace import printable
@@ -132,7 +132,7 @@ def read(
         options=script.options if script else {},
         layout=layout,
         programs=_merged(programs),
-        skipped=tuple(_skipped(path) for path in _files(folder, "skipped-*")),
+        skipped=tuple(dict.fromkeys(_skipped(path) for path in _files(folder, "skipped-*"))),
         problems=tuple(printable(problem) for problem in problems),
     )
 
@@ -184,12 +184,23 @@ def _program(record: _Record, layout: Layout) -> Program:
         framework_version=record.framework_version,
         ranks=ranks,
         via=tuple(via),
-        environment={name: value for name, value in environment.items() if not name.startswith(_SET_BY_US)},
+        environment=_of_the_script(environment),
         error=record.error,
     )
 
 
 _SET_BY_US = ("SLURM_", "OMPI_COMM_", "PMI_", "MPI_LOCAL")
+
+
+def _of_the_script(environment: Mapping[str, str]) -> dict[str, str]:
+    """Without what the stand-ins set, and what they add to LD_PRELOAD in a container image."""
+    kept = {name: value for name, value in environment.items() if not name.startswith(_SET_BY_US)}
+    preloaded = kept.pop("LD_PRELOAD", "").split(":")
+    if own := [
+        library for library in preloaded if library and PurePath(library).name != starter.LIBRARY.name
+    ]:
+        kept["LD_PRELOAD"] = ":".join(own)
+    return kept
 
 
 def _merged(programs: Sequence[Program]) -> tuple[Program, ...]:

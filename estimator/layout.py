@@ -130,11 +130,16 @@ def slurm_variables(layout: Layout, asked: BatchScript | None) -> dict[str, str]
         "GPU_DEVICE_ORDINAL": gpus,
     }
     options = asked.options if asked else {}
+    cpus = str(layout.tasks_per_node * (_number(options.get("cpus-per-task")) or 1))
+    variables |= {"SLURM_CPUS_ON_NODE": cpus, "SLURM_JOB_CPUS_PER_NODE": f"{cpus}{times}"}
     # only if asked for, as sbatch does: Lightning takes them for a sign that srun starts its ranks
     if layout.tasks > 1 or {"ntasks", "ntasks-per-node", "ntasks-per-gpu"} & options.keys():
         variables |= {"SLURM_NTASKS": tasks, "SLURM_NPROCS": tasks}
-        variables["SLURM_NTASKS_PER_NODE"] = str(layout.tasks_per_node)
     for option, variable in (
+        ("cpus-per-task", "SLURM_CPUS_PER_TASK"),
+        ("cpus-per-gpu", "SLURM_CPUS_PER_GPU"),
+        ("ntasks-per-node", "SLURM_NTASKS_PER_NODE"),
+        ("ntasks-per-gpu", "SLURM_NTASKS_PER_GPU"),
         ("gpus", "SLURM_GPUS"),
         ("gpus-per-node", "SLURM_GPUS_PER_NODE"),
         ("gpus-per-task", "SLURM_GPUS_PER_TASK"),

@@ -88,6 +88,7 @@ def run(
     preload: Path | None = None,
     covers: Mapping[Path, Path] | None = None,
     held: Mapping[int, Path] | None = None,
+    added: Iterable[Path] = (),
     discard: Iterable[Path] = (),
     limits: Limits | None = None,
     watch: Callable[[Usage], None] = lambda usage: None,
@@ -104,6 +105,7 @@ def run(
         preload: a shared library that every program loads, whatever its environment says.
         covers: programs of the host, and the ones that stand there in their place.
         held: file descriptors, and the covered programs that `/proc/self/fd/NUMBER` still executes.
+        added: programs in `files` that the host lacks, to be found on every usual PATH.
         discard: folders where it may write, and nothing stays.
         limits: by default `Limits()`.
         watch: called about ten times a second.
@@ -124,6 +126,7 @@ def run(
             "preload": str(preload) if preload else None,
             "covers": {str(path): str(stand_in) for path, stand_in in (covers or {}).items()},
             "held": {str(number): str(program) for number, program in (held or {}).items()},
+            "added": [str(program) for program in added],
             "discard": [str(place) for place in discard],
             "mirror": os.path.realpath(cwd),
             "scratch_bytes": limits.scratch_bytes,

@@ -83,6 +83,13 @@ _NAMED_ALIKE = (
 _VARIABLES |= {f"SBATCH_{name.upper().replace('-', '_')}": name for name in _NAMED_ALIKE.split()}
 del _VARIABLES["SBATCH_CHDIR"]  # there is none
 
+# Options whose value is a number (of nodes: a range, or a list).
+_NUMBER = r"0{0,9}[1-9]\d{0,9}[km]?"
+_NUMBERS = dict.fromkeys(
+    ("cpus-per-gpu", "cpus-per-task", "ntasks", "ntasks-per-gpu", "ntasks-per-node", "ntasks-per-socket"),
+    re.compile(_NUMBER, re.IGNORECASE),
+) | {"nodes": re.compile(rf"{_NUMBER}(?:[-,:]{_NUMBER})*", re.IGNORECASE)}
+
 _BLANK = " \t\v\f\r\n"
 
 
@@ -153,7 +160,7 @@ def read(words: Sequence[str]) -> dict[str, str]:
     is taken to have the value after its "=", else the next word if that is no option.
 
     Raises:
-        Refused: a word is no option, or the last one lacks its value.
+        Refused: a word is no option, the last one lacks its value, or a number is none.
     """
     found: dict[str, str] = {}
     left = list(words)
@@ -165,6 +172,9 @@ def read(words: Sequence[str]) -> dict[str, str]:
             _short(word[1:], left, found)
         else:
             raise Refused(f'"{word}" is not an option')
+    for name, value in found.items():
+        if name in _NUMBERS and not _NUMBERS[name].fullmatch(value.strip()):
+            raise Refused(f'"{value}" is not a number for --{name}')
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,9 +22,12 @@ _IMAGE_OPTIONS = (
 # Options of srun(1) that take no value, or one only after "=". Every other option takes one.
 _SRUN_FLAGS = (
     "bcast compress contiguous debugger-test disable-status exact exclusive get-user-env help hold immediate "
-    "interactive kill-on-bad-exit label multi-prog no-allocate no-kill nice overcommit overlap oversubscribe "
-    "preserve-env propagate pty quiet quit-on-interrupt reboot resv-ports send-libs share spread-job "
-    "test-only unbuffered usage use-min-nodes verbose version x11"
+    "interactive kill-on-bad-exit label multi-prog no-allocate no-kill nice oom-kill-step overcommit overlap "
+    "oversubscribe preserve-env propagate pty quiet quit-on-interrupt reboot resv-ports send-libs share "
+    "spread-job stepmgr test-only unbuffered usage use-min-nodes verbose version wait-for-children whole x11 "
+    # of pyxis
+    "container-mount-home no-container-mount-home container-remap-root no-container-remap-root "
+    "container-entrypoint no-container-entrypoint container-readonly container-writable"
 )
 _SRUN_SHORT_FLAGS = "EHIKOQVXZhklsuv"
 
@@ -80,7 +84,8 @@ if [ $split -gt 0 ]; then
     wait
     exit $code
 fi
-tasks= nodes= per_node= gpus=${SLURM_GPUS_PER_TASK:-} of_node= of_step= overlap= exports= programs= group=
+tasks= nodes= per_node= cpus= overlap= exports= programs= group=
+gpus=${SLURM_GPUS_PER_TASK:-} of_node= of_step=
 while [ $# -gt 0 ]; do
     case $1 in
     --ntasks=*) tasks=${1#*=} ;;
@@ -91,6 +96,9 @@ while [ $# -gt 0 ]; do
     -N[0-9]*) nodes=${1#-N} ;;
     --ntasks-per-node=*) per_node=${1#*=} ;;
     --ntasks-per-node) per_node=${2:-} ;;
+    --cpus-per-task=*) cpus=${1#*=} ;;
+    --cpus-per-task|-c) cpus=${2:-} ;;
+    -c[0-9]*) cpus=${1#-c} ;;
     --gpus-per-task=*) gpus=${1#*=} ;;
     --gpus-per-task) gpus=${2:-} ;;
     --gres=*|--tres-per-node=*) of_node=$(gpus_of "${1#*=}") ;;
@@ -117,7 +125,9 @@ while [ $# -gt 0 ]; do
     --chdir|-D) cd "$2" || exit 1; shift 2 ;;
     --*=*) shift ;;
     @FLAGS@) shift ;;
-    --*|-?) [ $# -gt 1 ] || exit 1; shift 2 ;;
+    --*|-?)
+        [ $# -gt 1 ] || exit 1
+        case $2 in -*) shift ;; *) shift 2 ;; esac ;;
     -*) shift ;;
     *) break ;;
     esac
@@ -127,6 +137,8 @@ if [ -n "$group" ]; then
     eval "SLURM_NTASKS=\${SLURM_NTASKS_HET_GROUP_$group:-1} SLURM_NNODES=\${SLURM_NNODES_HET_GROUP_$group:-1}"
 fi
 nodes=$(number "${nodes%%-*}" "${SLURM_NNODES:-1}")
+[ -z "$per_node" ] || export SLURM_NTASKS_PER_NODE="$per_node"
+[ -z "$cpus" ] || export SLURM_CPUS_PER_TASK="$cpus"
 if [ -n "$per_node" ] && [ -z "$tasks" ]; then tasks=$((nodes * $(number "$per_node" 1))); fi
 if [ -z "$tasks" ] && [ "$nodes" != "${SLURM_NNODES:-1}" ]; then tasks=$nodes; fi
 tasks=$(number "$tasks" "${SLURM_NTASKS:-1}")
@@ -137,10 +149,9 @@ SLURM_STEP_ID=0 SLURM_STEPID=0 SLURM_STEP_NUM_TASKS=$tasks SLURM_STEP_NUM_NODES=
 SLURM_STEP_NODELIST=localhost SLURM_STEP_TASKS_PER_NODE=$per_node
 SLURM_PROCID=$rank SLURM_LOCALID=$((rank % per_node)) SLURM_NODEID=$((rank / per_node))
 SLURM_NTASKS=$tasks SLURM_NPROCS=$tasks SLURM_NNODES=$nodes SLURM_JOB_NUM_NODES=$nodes
-SLURM_NTASKS_PER_NODE=$per_node
 export SLURM_STEP_ID SLURM_STEPID SLURM_STEP_NUM_TASKS SLURM_STEP_NUM_NODES SLURM_STEP_NODELIST
 export SLURM_STEP_TASKS_PER_NODE SLURM_PROCID SLURM_LOCALID SLURM_NODEID SLURM_NTASKS SLURM_NPROCS
-export SLURM_NNODES SLURM_JOB_NUM_NODES SLURM_NTASKS_PER_NODE
+export SLURM_NNODES SLURM_JOB_NUM_NODES
 gpus=$(number "${gpus##*:}" 0)
 [ -z "$of_step" ] || of_node=$(((of_step + nodes - 1) / nodes))
 [ "$gpus" = 0 ] || of_node=$((gpus * per_node))
@@ -254,6 +265,21 @@ show*hostname*)
     names= i=0
     while [ $i -lt "${SLURM_NNODES:-1}" ]; do names="${names}localhost\\n" i=$((i + 1)); done
     printf "$names" ;;
+show*job*) cat << EOF
+JobId=$SLURM_JOB_ID${SLURM_ARRAY_TASK_ID:+ ArrayJobId=$SLURM_ARRAY_JOB_ID ArrayTaskId=$SLURM_ARRAY_TASK_ID} \
+JobName=$SLURM_JOB_NAME
+   UserId=$(id -un)($(id -u)) Account=${SLURM_JOB_ACCOUNT:-(null)} QOS=${SLURM_JOB_QOS:-(null)}
+   JobState=RUNNING Reason=None Dependency=(null)
+   Partition=${SLURM_JOB_PARTITION:-(null)} AllocNode:Sid=localhost:1
+   NodeList=localhost
+   BatchHost=localhost
+   NumNodes=${SLURM_JOB_NUM_NODES:-1} NumTasks=${SLURM_NTASKS:-1} CPUs/Task=${SLURM_CPUS_PER_TASK:-1}
+   TRES=node=${SLURM_JOB_NUM_NODES:-1},gres/gpu=$((${SLURM_JOB_NUM_NODES:-1} * ${SLURM_GPUS_ON_NODE:-0}))
+   Command=$(printf '%s' @COMMAND@)
+   WorkDir=$(printf '%s' @CWD@)
+   StdIn=/dev/null
+EOF
+;;
 esac
 exit 0
 """
@@ -280,7 +306,9 @@ exec "@REAL@" "$@"
 
 _RSYNC = """#!/bin/sh
 # Copies nothing: what lies on this machine is linked to, which is as good for reading.
-printf '%s\\0' "@WHY@" "${0##*/}" "$@" 2> /dev/null > "@OUT@/skipped-$$"
+why="@ABSENT@"
+for word in "$@"; do case $word in -*) ;; *:*) why="@WHY@" ;; esac; done
+printf '%s\\0' "$why" "${0##*/}" "$@" 2> /dev/null > "@OUT@/skipped-$$"
 value= last=
 count=0 all=$#
 n=0
@@ -388,9 +416,24 @@ echo "${0##*/}: @ABSENT@" >&2
 exit 127
 """
 
+_SUDO = """#!/bin/sh
+# Runs the command with no more rights than the job has.
+while [ $# -gt 0 ]; do
+    case $1 in
+    -[CDghprRtTuU]|--user|--group|--chdir|--prompt) [ $# -gt 1 ] || exit 1; shift 2 ;;
+    --) shift; break ;;
+    -*) shift ;;
+    *) break ;;
+    esac
+done
+[ $# -gt 0 ] || exit 0
+exec env "$@"
+"""
+
 _SUBMITS = "nothing is submitted, ended or changed in a dry run"
 _WAITS = "a dry run does not wait"
 NETWORK = "a dry run has no network"
+NOT_HERE = "what it copies is not on this machine"
 INSTALLS = "nothing is installed in a dry run"  # also in tracer/command_line.py
 _TELLS = "a dry run tells nobody"
 _SERVES = "there is no GPU in a dry run"
@@ -426,13 +469,16 @@ def write(
     memory_bytes: int,
     compute_capability: tuple[int, int],
     search_path: str = os.defpath,
+    command: str = "",
+    cwd: Path = Path("/"),
     middle: bool = False,
 ) -> None:
     """Writes the stand-ins into `folder`; `middle`: steps start their middle task, not the first one.
 
     What is not done is noted in files `skipped-PID` in `notes`: the reason and the words of the command, each
-    ended by NUL. `search_path` is where the host's own programs are found. The rest describes the GPUs that
-    `nvidia-smi` shows, one for each of `uuids`.
+    ended by NUL. `search_path` is where the host's own programs are found. `command` (the script as it was
+    submitted, with its arguments) and `cwd` are what `scontrol show job` tells. The rest describes the GPUs
+    that `nvidia-smi` shows, one for each of `uuids`.
     """
     flags = "|".join(
         [*(f"--{flag}" for flag in _SRUN_FLAGS.split()), *(f"-{flag}" for flag in _SRUN_SHORT_FLAGS)]
@@ -453,10 +499,13 @@ def write(
         .replace("@FLAGS@", flags)
         .replace("@RANK@", "$((tasks / 2))" if middle else "0"),
         "nvidia-smi": nvidia_smi,
-        "scontrol": _SCONTROL,
+        "scontrol": _SCONTROL.replace("@COMMAND@", shlex.quote(command)).replace(
+            "@CWD@", shlex.quote(str(cwd))
+        ),
+        "sudo": _SUDO,
         "mpirun": mpirun,
         "mpiexec": mpirun,
-        "rsync": _RSYNC.replace("@WHY@", NETWORK),
+        "rsync": _RSYNC.replace("@WHY@", NETWORK).replace("@ABSENT@", NOT_HERE),
     }
     for why, names in _NOTHING_DONE.items():
         texts |= dict.fromkeys(names, _NOTHING.replace("@WHY@", why))
@@ -503,6 +552,11 @@ def held(search_path: str) -> dict[int, Path]:
     """
     found = {_HELD[program]: shutil.which(program, path=search_path) for program in _OF_IMAGES}
     return {number: Path(own).resolve() for number, own in found.items() if own}
+
+
+def missing(folder: Path, search_path: str) -> list[Path]:
+    """The stand-ins in `folder` for programs that the host does not have."""
+    return [one for one in sorted(folder.iterdir()) if not shutil.which(one.name, path=search_path)]
 
 
 def covered(folder: Path, search_path: str) -> dict[Path, Path]:

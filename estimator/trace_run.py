@@ -206,11 +206,11 @@ def _run(
             }
             outcome = place.run(settings, {**place.device(), "trace": traced}, watch=watch)
             folder = place.folder
-            skipped = staging.skipped(place.out, shims.NETWORK, shims.INSTALLS)
+            skipped = staging.skipped(place.out, shims.NETWORK, shims.NOT_HERE, shims.INSTALLS)
             contained = staging.of_container(launch.name, place.out)
             noted = inputs.noted(place.out, folder)
             launches = dry_run.launches(place.out)
-            traces = tuple(_without_copy(one, folder) for one in trace.read_all(place.out))
+            traces = tuple(_without_copy(one, folder, launch.name) for one in trace.read_all(place.out))
     except (FileNotFoundError, trace.TraceError) as error:
         raise TraceFailed(str(error)) from None
     made_of = [file.path for one in traces for file in one.inputs]
@@ -218,7 +218,7 @@ def _run(
     traces = tuple(one.model_copy(update={"inputs": files}) for one in traces)
     if any(one.end == "deadline" for one in traces) and outcome.end == "exit":
         outcome = replace(outcome, end="timeout")  # its programs were ended just before
-    tail = _COLOURS.sub("", outcome.tail).replace(f"{folder}/job/", "")
+    tail = _COLOURS.sub("", outcome.tail).replace(str(dry_run.copy_in(folder)), launch.name)
     if not any(_is_complete(one) for one in traces):
         script = launch.script.path if launch.script else None
         reason = failure.of_run(
@@ -247,12 +247,12 @@ def _time_for_the_script(timeout_s: float) -> float:
 # --- after the run ---
 
 
-def _without_copy(one: trace.Trace, folder: Path) -> trace.Trace:
+def _without_copy(one: trace.Trace, folder: Path, name: str) -> trace.Trace:
     """The trace without the paths of the script's copy, which is gone when somebody reads it."""
     inputs = tuple(file for file in one.inputs if not file.path.startswith(f"{folder}/"))
     error = one.error
     if error is not None and error.file and error.file.startswith(f"{folder}/"):
-        error = error.model_copy(update={"file": Path(error.file).name})
+        error = error.model_copy(update={"file": name})
     return one.model_copy(update={"inputs": inputs, "error": error})
 
 

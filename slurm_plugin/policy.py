@@ -289,10 +289,13 @@ def fingerprint(
         for name, value in submission.environment.items()
         if not _PASSING_VARIABLES.fullmatch(name)
     }
+    script = submission.script or ""
+    named = {"ACCOUNT": submission.account, "PARTITION": submission.partition, "QOS": submission.qos}
     what = [
-        2,  # version of this list
+        3,  # version of this list
         submission.uid,
-        essence.of_script(submission.script or ""),
+        essence.of_script(script),
+        [value for name, value in named.items() if f"SLURM_JOB_{name}" in script],
         submission.argv[1:],  # the script itself is there as text
         submission.work_dir,
         (submission.array_inx or "").partition("%")[0],

@@ -228,8 +228,10 @@ class UserRun:
         options = ["--json", "--gpu", task.gpu, "--timeout", f"{self._timeout_s:g}", "--chdir", work_dir]
         if array := task.submission.array_inx:
             options += ["--array", array]
-        if name := task.submission.name:
-            options += ["--sbatch", shlex.join([f"--job-name={name}"])]
+        if asked := _asked(task.submission):
+            options += ["--sbatch", shlex.join(asked)]
+        if task.submission.argv:
+            options += [f"--submitted-as={task.submission.argv[0]}"]
         if self._config is not None:
             options += ["--config", str(self._config)]
         process = subprocess.Popen(
@@ -317,6 +319,17 @@ class _Capture(threading.Thread):
         self.join(1.0)
         if not self.is_alive():
             self._pipe.close()
+
+
+def _asked(submission: Submission) -> list[str]:
+    """Options that the job's own variables tell of, and that may not stand in the script."""
+    asked = {
+        "job-name": submission.name,
+        "account": submission.account,
+        "partition": submission.partition,
+        "qos": submission.qos,
+    }
+    return [f"--{option}={value}" for option, value in asked.items() if value]
 
 
 def _file_name(submission: Submission) -> str:

@@ -110,13 +110,20 @@ sys.meta_path.append(Missing())
 '''
 
 
+# Where output goes to, if that is a folder beside the script.
+_WRITTEN = re.compile(r"(?:>|\btee(?: -a)?) *\"?(?!/)((?:[\w.-]+/)+)")
 _ELSEWHERE = re.compile(r"(?:[/~$][\w./~{}$-]*)?/bin/(python[\d.]*|torchrun|accelerate|deepspeed)\b")
 
 
 def programs_of(script: str) -> str:
-    """Functions (bash) in the place of programs that a script calls by their paths at another site."""
+    """Functions (bash) in the place of programs that a script calls by their paths at another site.
+
+    With them, the folders that it writes its output into.
+    """
     paths = {match[0]: match[1] for match in _ELSEWHERE.finditer(script)}
-    return "".join(
+    folders = " ".join(sorted({match[1] for match in _WRITTEN.finditer(script)}))
+    made = f"command mkdir -p {folders} 2> /dev/null || :\n" if folders else ""
+    return made + "".join(
         f'function {path} {{ {name} "$@"; }}\n'
         for path, name in sorted(paths.items())
         if path.startswith("/") and "$" not in path and not Path(path).exists()

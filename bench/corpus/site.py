@@ -34,6 +34,8 @@ _RUNS = """#!/bin/sh
 while [ $# -gt 0 ]; do
     case $1 in
     --) shift; break ;;
+    --env) export "$2"; shift 2 ;;
+    --env=*=*) export "${1#*=}"; shift ;;
     @VALUED@) shift 2 ;;
     -*|*=*) shift ;;
     @WORDS@) shift ;;
@@ -56,6 +58,7 @@ _STARTERS = {
         "run",
         'case ${1:-} in pip|sync|venv|lock|add|tool) exit 0 ;; *.py) exec python "$@" ;; esac',
     ),
+    "pipenv": ("''", "run", 'case ${1:-} in install|sync|lock) exit 0 ;; esac'),
     "poetry": ("''", "run", 'case ${1:-} in install|lock) exit 0 ;; esac'),
     "conda": ("-n|-p|--name|--prefix", "run|activate", ""),
     "shifter": ("-e|--env|--image|--module|-V|--volume", "''", ""),
@@ -111,7 +114,7 @@ module() { :; }
 ml() { :; }
 """
 
-_PATH = 'export PATH="@BIN@:$PATH"\n'
+_PATH = 'export PATH="@BIN@:$PATH" BASH_ENV="${BASH_ENV:-@START@}"\n'
 
 
 @dataclass(frozen=True)
@@ -149,7 +152,7 @@ def build(folder: Path, functions: str = "") -> Site:
     start = folder / "etc" / "functions.sh"
     start.write_text(_FUNCTIONS + functions)
     (folder / "etc" / "profile.d" / "conda.sh").write_text('conda() { command conda "$@"; }\n')
-    profile = _PATH.replace("@BIN@", str(programs)) + f". {start}\n"
+    profile = _PATH.replace("@BIN@", str(programs)).replace("@START@", str(start)) + f". {start}\n"
     (home / ".bash_profile").write_text(profile)
     (home / ".bashrc").write_text(profile)
     environment = {
@@ -161,6 +164,7 @@ def build(folder: Path, functions: str = "") -> Site:
         "PATH": f"{programs}:/usr/local/bin:/usr/bin:/bin",
         "PYTHONDONTWRITEBYTECODE": "1",
         "SCRATCH": str(folder / "scratch"),
+        "SHELL": "/bin/bash",
         "TERM": "xterm",  # sbatch passes it on, and `clear` wants it
         "TMPDIR": "/tmp",
         "USER": "user",

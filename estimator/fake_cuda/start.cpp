@@ -1,6 +1,7 @@
 // Starts the tracer in every Python of a dry run, however that is started: `env -i`, `python -I`, `-E`, `-S`, an
 // overwritten PYTHONPATH or LD_PRELOAD change nothing. The contained file system names this library in
-// /etc/ld.so.preload, so each program loads it; in all but Python it only notes which files are read (opened.cpp).
+// /etc/ld.so.preload, so each program loads it; in all but Python it only notes which files are read (opened.cpp)
+// and has the stand-ins executed that lie in the folder `bin` beside that of this library (programs.cpp).
 //
 // Python's own way in is an audit hook (PEP 578), which may be added before the interpreter is initialised. The
 // first event that comes with a working interpreter is the import of `site`; with -S, the start of the program.
@@ -15,6 +16,7 @@
 #include <cstring>
 
 #include "opened.h"
+#include "programs.h"
 
 namespace {
 
@@ -70,7 +72,14 @@ bool read_order() {
   if (!file) return false;
   const bool whole =
       read_line(file, g_code, sizeof g_code) && read_line(file, g_configuration, sizeof g_configuration);
-  if (whole && read_line(file, g_notes, sizeof g_notes)) note_opened_files(g_notes);
+  if (whole && read_line(file, g_notes, sizeof g_notes)) {
+    note_opened_files(g_notes);
+    std::snprintf(path, sizeof path, "%.*s", folder, here.dli_fname);
+    if (char* const last = std::strrchr(path, '/')) {
+      *last = '\0';
+      replace_programs(path);
+    }
+  }
   std::fclose(file);
   return whole;
 }

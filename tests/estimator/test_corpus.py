@@ -14,7 +14,7 @@ import pytest
 from bench.corpus import site
 from estimator import explain_cli
 from estimator.catalog import load
-from estimator.dry_run import Launch
+from estimator.dry_run import SPOOL, Launch
 from estimator.launch_plan import LaunchPlan, Program
 from settings import Estimate
 from testbed.cluster import make_folder
@@ -61,7 +61,7 @@ def as_expected(plan: LaunchPlan, place: site.Site) -> dict[str, Any]:
         }
 
     def here(text: str) -> str:
-        text = text.replace(str(FOLDER), "CORPUS").replace(str(place.folder), "SITE")
+        text = text.replace(str(FOLDER), "CORPUS").replace(str(place.folder), "SITE").replace(SPOOL, "SPOOL")
         return text.replace(str(root), "PROJECT")
 
     return {

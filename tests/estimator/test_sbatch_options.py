@@ -37,6 +37,14 @@ LINES = [
     "#SBATCH --comment='open",
     "#SBATCH --ntasks",
     "#SBATCH : -n 2",
+    "#SBATCH --nodes=%%NODES%% --comment=template",
+    "#SBATCH -n <N> --comment=template",
+    "#SBATCH -N 1k-2k",
+    "#SBATCH -n 1.5",
+    "#SBATCH -n 0",
+    "#SBATCH -c two",
+    "#SBATCH --ntasks-per-node=$N",
+    "#SBATCH --nodes='2 '",
 ]
 
 

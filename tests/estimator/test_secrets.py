@@ -30,6 +30,7 @@ def test_what_is_a_credential(text: str, found: str) -> None:
         "python train.py --tokenizer GPT2-medium --max_tokens=2048000 --sort-key time --key 3",
         "export TOKENIZERS_PARALLELISM=false11 SSH_KEY=/home/u/.ssh/id HF_TOKEN=$TOKEN1 HF_TOKEN=$(cat token1)",
         "huggingface-cli login --token $HF_TOKEN",
+        "python extract.py --use_last_token --max_seq_len 4090",
         "# the key to success1 is the author",
     ],
 )

@@ -57,6 +57,11 @@ def drifting_mix(seed: int, jobs: int, bias: Callable[[float], float]) -> Iterat
         yield Job("a100", status, size, name), max(needed, 1)
 
 
+def suddenly(time: float) -> float:
+    """All estimates become 15 % too low half-way."""
+    return 0.15 if time >= 0.5 else 0.0
+
+
 def simulate(jobs: Iterator[tuple[Job, int]], risk: float = RISK, delay: int = 0) -> list[bool]:
     """For each job whose bound was learned, whether it needed more; it ends when `delay` more have begun."""
     learning = calibration(risk)
@@ -86,14 +91,20 @@ def test_a_fixed_margin_would_not_have_kept_it() -> None:
 
 
 def test_an_estimator_that_becomes_too_low_is_recovered_from() -> None:
-    def suddenly(time: float) -> float:
-        return 0.15 if time >= 0.5 else 0.0
-
     missed = simulate(drifting_mix(2, 10_000, suddenly))
     assert in_band(sum(missed), len(missed), RISK), sum(missed) / len(missed)
     half = len(missed) // 2
     assert sum(missed[half : half + 300]) <= 30  # far from all, though each of them was estimated too low
     assert in_band(sum(missed[half + 300 :]), len(missed) - half - 300, RISK)
+
+
+def test_only_jobs_that_were_decided_on_before_anybody_could_know_are_beyond_the_risk() -> None:
+    delay = 100
+    missed = simulate(drifting_mix(2, 10_000, suddenly), delay=delay)
+    change = len(missed) - 5000
+    unforeseen = sum(missed[change : change + delay + 1])
+    assert sum(missed) - unforeseen <= 0.01 * len(missed)
+    assert unforeseen > 2.576 * math.sqrt(0.01 * len(missed))  # they alone are more than chance
 
 
 def test_an_estimator_that_becomes_too_high_costs_no_memory_for_ever() -> None:

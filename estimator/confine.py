@@ -7,6 +7,7 @@ containment}`, `{"not_started": why the command could not be executed}`.
 
 Three processes: this one leaves for new namespaces and waits; its child is PID 1 of the new PID namespace,
 builds the file system and reaps; the command is a child of that. When PID 1 goes, the kernel ends the rest.
+The first one also mounts image files for the command, if it is told how (see `mounter.py`).
 """
 
 # Plain system calls on plain paths, as the manual pages have them.
@@ -106,25 +107,42 @@ def _leave_for_new_namespaces(parent: int) -> None:
 def _run_init(order: dict[str, Any], reports: int) -> None:
     """Starts PID 1 of the new PID namespace and waits for its end; SIGTERM ends it at once."""
     alive, held = os.pipe()
+    built, building = os.pipe()
+    images = _mounter(order) if order["images"] else None
     init = os.fork()
     if init == 0:
         os.close(held)
         die_with_parent()
         if not os.read(alive, 1):  # the parent went before its death could be noticed
             os._exit(1)
-        _init(order, reports)
+        _init(order, reports, building)
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(init, signal.SIGKILL)
 
     signal.signal(signal.SIGTERM, stop)
+    if images:
+        die_with_parent(signal.SIGTERM)  # there is something to be done before
     report(reports, init=init)
+    os.close(building)
     os.write(held, b".")
-    os.waitpid(init, 0)
+    if images and os.read(built, 1):
+        images.serve(until=built)  # until PID 1 ends, and its end of the pipe is closed
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.wait()  # PID 1, and what serves images: the namespace is gone when all of it is reaped
 
 
-def _init(order: dict[str, Any], reports: int) -> NoReturn:
+def _mounter(order: dict[str, Any]) -> Any:
+    """Who mounts images here; it has to be made while the root is that of the host."""
+    sys.path.insert(0, str(Path(__file__).parent.parent))  # started by path, under -I
+    from estimator import mounter
+
+    return mounter.Mounter(order["images"], lambda: give_up_rights(order))
+
+
+def _init(order: dict[str, Any], reports: int, building: int) -> NoReturn:
     """PID 1: builds the place, starts the command, reaps whatever ends, goes when the command ends."""
     os.umask(0o022)
     try:
@@ -138,6 +156,7 @@ def _init(order: dict[str, Any], reports: int) -> NoReturn:
     except CannotConfine as error:
         report(reports, error=str(error))
         os._exit(1)
+    os.write(building, b".")
     report(reports, ready=notes)
     command = os.fork()
     if command == 0:
@@ -185,6 +204,8 @@ def _build_root(order: dict[str, Any]) -> list[str]:
     _proc(f"{new}/proc")
     _dev(f"{new}/dev", order["scratch_bytes"])
     _mount("tmpfs", f"{new}/run", "tmpfs", MS_NOSUID | MS_NODEV, "size=16m,mode=0755")
+    if order["images"]:
+        _places_of_images(new)
     for path in sockets:
         _hide_socket(new + path)
     for number, path in order["held"].items():
@@ -371,6 +392,17 @@ def _dev(target: str, scratch_bytes: int) -> None:
     os.symlink("pts/ptmx", f"{target}/ptmx")
 
 
+def _places_of_images(new: str) -> None:
+    """Where images will be mounted: a folder that nothing inside can change."""
+    from estimator import mounter
+
+    place = new + mounter.PLACE
+    os.mkdir(place)
+    _mount("tmpfs", place, "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,mode=0755")
+    mounter.prepare(place)
+    _set_attributes(place, READ_ONLY)
+
+
 def _listening_sockets() -> list[str]:
     """Paths of the sockets that somebody on this host listens on."""
     with contextlib.suppress(OSError):
@@ -405,27 +437,34 @@ def _unescape(path: str) -> str:
 def execute(order: dict[str, Any], reports: int) -> NoReturn:
     """Gives up every right, takes the limits, becomes the command."""
     try:
-        os.setsid()
-        for name, value in order["rlimits"].items():
-            number = getattr(resource, name)
-            hard = resource.getrlimit(number)[1]
-            above = value + (name == "RLIMIT_CPU")  # SIGXCPU comes first and says what it is, SIGKILL later
-            limits = (
-                (value, above) if hard == resource.RLIM_INFINITY else (min(value, hard), min(above, hard))
-            )
-            resource.setrlimit(number, limits)
-        _drop_rights()
-        null = os.open("/dev/null", os.O_RDONLY)
-        os.dup2(null, 0)
-        os.umask(order["umask"])
-        # Python ignores some, `nohup` and a shell's background others: what is ignored stays so after exec.
-        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-            signal.signal(number, signal.SIG_DFL)
+        give_up_rights(order)
         os.chdir(order["cwd"])
         os.execvpe(order["command"][0], order["command"], order["environment"])  # noqa: S606
     except (OSError, ValueError, CannotConfine) as error:
         report(reports, not_started=str(error))
     os._exit(127)
+
+
+def give_up_rights(order: dict[str, Any]) -> None:
+    """Leaves a process without any right, within the limits, with the signals of a fresh program.
+
+    Raises:
+        OSError, ValueError, CannotConfine: something of it failed.
+    """
+    os.setsid()
+    for name, value in order["rlimits"].items():
+        number = getattr(resource, name)
+        hard = resource.getrlimit(number)[1]
+        above = value + (name == "RLIMIT_CPU")  # SIGXCPU comes first and says what it is, SIGKILL later
+        limits = (value, above) if hard == resource.RLIM_INFINITY else (min(value, hard), min(above, hard))
+        resource.setrlimit(number, limits)
+    _drop_rights()
+    null = os.open("/dev/null", os.O_RDONLY)
+    os.dup2(null, 0)
+    os.umask(order["umask"])
+    # Python ignores some, `nohup` and a shell's background others: what is ignored stays so after exec.
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_DFL)
 
 
 def _drop_rights() -> None:
@@ -466,9 +505,9 @@ def _loopback_up() -> None:
 # --- small things ---
 
 
-def die_with_parent() -> None:
-    """The kernel kills this process when the thread that started it ends."""
-    _check(_libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
+def die_with_parent(by: signal.Signals = signal.SIGKILL) -> None:
+    """The kernel sends this process a signal when the thread that started it ends."""
+    _check(_libc.prctl(PR_SET_PDEATHSIG, by, 0, 0, 0), "prctl")
 
 
 def _mount(source: str | None, target: str, kind: str | None, flags: int, options: str = "") -> None:

@@ -162,6 +162,7 @@ class DryRun:
             covers=shims.covered(self.folder / "bin", self.search_path),
             held=shims.held(self.search_path),
             added=shims.missing(self.folder / "bin", self.search_path),
+            images=shims.image_servers(self.search_path),
             discard=_writable(self.launch.cwd, self.environment),
             limits=sandbox.Limits(
                 wall_s=settings.timeout_s,

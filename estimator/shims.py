@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from estimator import starter
+from estimator import image_files, mounter, starter
 
 # Options of `apptainer exec` whose value may be the next word.
 _IMAGE_OPTIONS = (
@@ -378,27 +378,62 @@ if [ ! -x "$real" ] || [ "$real" -ef "$0" ]; then
     echo "${0##*/}: @ABSENT@" >&2
     exit 127
 fi
-value= image=
+fail() { echo "${0##*/}: $word: $1" >&2; exit 255; }
+mounted() {  # IMAGE: the folder where a file is mounted (see `mounter.py`), which takes its place
+    case $1 in
+    docker://*|library://*|oras://*|shub://*|http://*|https://*)
+        fail "the image has to be fetched, and @NETWORK@: pull it to a file once" ;;
+    *:*) ;;
+    *) [ -e "$1" ] || fail "no such image" ;;
+    esac
+    [ "$(id -u)" != 0 ] || grep -q '^CapEff:.*[1-9a-f]' /proc/self/status || fail "@ROOT@"
+    [ -f "$1" ] || { echo "$1"; return; }
+    [ -z "@OBSTACLE@" ] || fail "the image cannot be mounted in a dry run: @OBSTACLE@"
+    [ -p "@REQUESTS@" ] || fail "the image cannot be mounted without user namespaces"
+    case $1 in /*) file=$1 ;; *) file=$PWD/$1 ;; esac
+    mkfifo "@OUT@/image-$$" && exec 3<> "@OUT@/image-$$" || exit 255
+    printf '%s\\n%s\\n' "@OUT@/image-$$" "$file" > "@REQUESTS@"
+    read -r answer <&3
+    exec 3<&-
+    rm -f "@OUT@/image-$$"
+    case $answer in no\\ *) fail "the image cannot be mounted in a dry run: ${answer#no }" ;; esac
+    echo "$answer"
+}
+overlay() {  # FOLDER OR IMAGE[:ro]
+    if [ ! -f "${1%:r[ow]}" ]; then echo "$1"; else place=$(mounted "${1%:r[ow]}") && echo "$place:ro"; fi
+}
+value= image= scratch=
 while [ $count -gt 0 ]; do
     word=$1 count=$((count - 1))
     shift
     case $word in LD_PRELOAD=*|--env=LD_PRELOAD=*) word=$word:@PRELOAD@ ;; esac  # the last --env counts
-    if [ -n "$image$value" ]; then
+    if [ -n "$image" ]; then
+        :
+    elif [ -n "$value" ]; then
+        case $value in --overlay|-o) word=$(overlay "$word") || exit 255 ;; esac
         value=
     elif [ -n "$found" ]; then
         case $word in
         # The kernel allows no other /proc where parts of it are covered; --contain wants a /dev/tty.
         -C|--containall) word=--cleanenv ;;
         -c|--contain|-p|--pid) continue ;;
-        @VALUES@) value=1 ;;
+        --overlay=*) word=--overlay=$(overlay "${word#*=}") || exit 255 ;;
+        --writable-tmpfs) scratch=$word; continue ;;
+        @VALUES@) value=$word ;;
         -*) ;;
-        *) image=1 ;;
+        *)
+            image=1 file=$word
+            word=$(mounted "$file") || exit 255
+            # Apptainer lets nobody write over what lies on FUSE.
+            [ -z "$scratch" ] || [ "$word" != "$file" ] || set -- "$@" "$scratch" ;;
         esac
     fi
     set -- "$@" "$word"
     [ -z "$found" ] || continue
     case $word in
-    exec|run|shell|test) found=1; set -- "$@" --bind "@FILES@" --bind "@OURS@" --env "LD_PRELOAD=@PRELOAD@" ;;
+    exec|run|shell|test)  # set-user-ID does not work here, and being root is not enough
+        found=1
+        set -- "$@" --userns --bind "@FILES@" --bind "@OURS@" --env "LD_PRELOAD=@PRELOAD@" ;;
     -*) ;;
     *) found=1 image=1 ;;
     esac
@@ -451,6 +486,7 @@ _NOTHING_DONE = {
     _SERVES: ("dcgmi", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server", "nvidia-persistenced"),
 }  # fmt: skip
 NOT_INSTALLED = "runs in a container image, and this program is not installed here"
+NOT_AS_ROOT = "root, who has no rights in a dry run, cannot start an image there: try as another user"
 NOT_TRACED = "runs in a container that cannot be traced"
 IN_CONTAINERS = (NOT_INSTALLED, NOT_TRACED)
 _OF_IMAGES = ("apptainer", "singularity")
@@ -510,6 +546,7 @@ def write(
     for why, names in _NOTHING_DONE.items():
         texts |= dict.fromkeys(names, _NOTHING.replace("@WHY@", why))
     folder.mkdir()
+    obstacle = image_files.obstacle(image_servers(search_path))
     for program in _OF_IMAGES:
         real = shutil.which(program, path=search_path)
         given = {
@@ -518,6 +555,9 @@ def write(
             "ABSENT": NOT_INSTALLED,
             "VALUES": "|".join(_IMAGE_OPTIONS.split()),
             "NETWORK": NETWORK,
+            "OBSTACLE": obstacle,
+            "ROOT": NOT_AS_ROOT,
+            "REQUESTS": f"{mounter.PLACE}/{mounter.REQUESTS}",
             "OURS": OURS,
             "FILES": folder.parent,
         }
@@ -557,6 +597,12 @@ def held(search_path: str) -> dict[int, Path]:
 def missing(folder: Path, search_path: str) -> list[Path]:
     """The stand-ins in `folder` for programs that the host does not have."""
     return [one for one in sorted(folder.iterdir()) if not shutil.which(one.name, path=search_path)]
+
+
+def image_servers(search_path: str) -> dict[str, str]:
+    """The host's programs that serve what is in image files, by the kind of file system."""
+    containers = [Path(own) for program in _OF_IMAGES if (own := shutil.which(program, path=search_path))]
+    return image_files.servers(search_path, containers) if containers else {}
 
 
 def covered(folder: Path, search_path: str) -> dict[Path, Path]:

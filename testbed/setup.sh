@@ -8,7 +8,7 @@ root=$(cd "$(dirname "$0")/.." && pwd -P)
 cd "$root"
 
 packages="slurm-wlm slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge
- lua-socket lua-cjson lua5.1 python3-venv g++ make procps"
+ lua-socket lua-cjson lua5.1 python3-venv g++ make procps squashfuse squashfs-tools"
 [ "${1:-}" != --databases ] || packages="$packages mariadb-server postgresql"
 sources="settings estimator history slurm_plugin prolog testbed etc"
 

@@ -235,19 +235,47 @@ def in_image(tmp_path: Path, command: str, real: str | None = None) -> subproces
         search_path=str(host),
     )
     environment = {"PATH": f"{folder}:{os.defpath}:/usr/bin:/bin"}
-    return subprocess.run(["sh", "-c", command], env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        ["sh", "-c", command], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
 
 
 def test_apptainer_gets_our_files_and_the_library_to_load(tmp_path: Path) -> None:
-    given = "apptainer -q exec --nv --cleanenv --env A=1 -B /data:/data 'my image.sif' python train.py exec"
+    given = "apptainer -q exec --nv --cleanenv --env A=1 -B /data:/data 'my image' python train.py exec"
+    (tmp_path / "my image").mkdir()
     done = in_image(tmp_path, given, 'printf "<%s>" "$@"')
     ours = (
-        f"<--bind><{tmp_path}><--bind><{shims.OURS}><--env><LD_PRELOAD={tmp_path}/start/libgpumem_start.so>"
+        f"<--userns><--bind><{tmp_path}><--bind><{shims.OURS}>"
+        f"<--env><LD_PRELOAD={tmp_path}/start/libgpumem_start.so>"
     )
     assert done.stdout == (
-        f"<-q><exec>{ours}<--nv><--cleanenv><--env><A=1><-B></data:/data><my image.sif><python><train.py><exec>"
+        f"<-q><exec>{ours}<--nv><--cleanenv><--env><A=1><-B></data:/data><my image><python><train.py><exec>"
     )
     assert list(tmp_path.glob("skipped-*")) == []
+
+
+@pytest.mark.parametrize(
+    ("image", "why"),
+    [
+        ("docker://pytorch/pytorch:latest", "has to be fetched, and a dry run has no network"),
+        ("missing.sif", "missing.sif: no such image"),
+        ("there.sif", "there.sif: the image cannot be mounted"),  # outside of the containment
+        ("--overlay there.sif:ro folder", "there.sif:ro: the image cannot be mounted"),
+    ],
+)
+def test_what_keeps_an_image_from_being_started_is_said(tmp_path: Path, image: str, why: str) -> None:
+    (tmp_path / "there.sif").touch()
+    (tmp_path / "folder").mkdir()
+    done = in_image(tmp_path, f"apptainer exec {image} true", "echo started")
+    assert (done.returncode, done.stdout) == (255, "")
+    assert why in done.stderr
+
+
+def test_an_image_file_is_not_written_over(tmp_path: Path) -> None:
+    """Apptainer writes over a folder only."""
+    (tmp_path / "folder").mkdir()
+    done = in_image(tmp_path, "apptainer exec --writable-tmpfs folder true", 'echo "$@"')
+    assert done.stdout.endswith(" --writable-tmpfs folder true\n")
 
 
 def test_images_are_not_pulled(tmp_path: Path) -> None:

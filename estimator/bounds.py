@@ -8,12 +8,14 @@ from typing import Literal
 
 from estimator import workspaces
 from estimator.allocator import AllocatorConfig, Replay
+from estimator.owners import Owner, of_live
 from estimator.trace import SizedByData, Trace
 from settings import GIB, MIB
 
 # how many blocks of a kernel fit a multiprocessor: sizes the scratch space of sorts and scans (kilobytes)
 HARMLESS_ANSWERS = ("occupancy",)
 NAMES_SHOWN = 5
+SHAPED_AS_PARAMETERS = (Owner.GRADIENTS, Owner.OPTIMIZER_STATE)
 MATERIAL = 0.01  # of the peak: an assumption on which less hangs is not worth a doubt
 
 
@@ -81,7 +83,7 @@ def _libraries(
 
 def _operators(trace: Trace, replayed: Replay) -> list[Bound]:
     """Each operator at each place, the one on which the most hangs first."""
-    at_peak = _bytes_by_function(trace, replayed) if trace.sizes else {}
+    at_peak = _by_function(trace, replayed) if trace.sizes else {}
     found: dict[str, int] = {}
     for size in trace.sizes:
         name = f"{size.what} ({_place(size)})"
@@ -98,11 +100,14 @@ def _place(size: SizedByData) -> str:
     return f"{'/'.join(file.split('/')[-2:])}:{line}"
 
 
-def _bytes_by_function(trace: Trace, replayed: Replay) -> Mapping[tuple[str, str], list[tuple[int, int]]]:
-    """(file, function) -> (line, bytes) of the blocks at the peak that were allocated below that line."""
+Allocated = Mapping[tuple[str, str], list[tuple[int, int, Owner]]]
+"""(file, function) -> line, bytes and owner of the blocks at the peak that it allocated, or had allocated."""
+
+
+def _by_function(trace: Trace, replayed: Replay) -> Allocated:
     events = trace.events
-    lines: dict[tuple[str, str], list[tuple[int, int]]] = {}
-    for block in replayed.live:
+    lines: dict[tuple[str, str], list[tuple[int, int, Owner]]] = {}
+    for block, owner in of_live(trace, replayed):
         stack = events.stack[block.event] if events is not None else -1
         if stack >= 0:
             seen: dict[tuple[str, str], int] = {}
@@ -110,14 +115,19 @@ def _bytes_by_function(trace: Trace, replayed: Replay) -> Mapping[tuple[str, str
                 file, line, function = trace.frames[frame]
                 seen.setdefault((file, function), line)
             for key, line in seen.items():
-                lines.setdefault(key, []).append((line, block.size))
+                lines.setdefault(key, []).append((line, block.size, owner))
     return lines
 
 
-def _hanging(at_peak: Mapping[tuple[str, str], list[tuple[int, int]]], frame: tuple[str, int, str]) -> int:
-    """Bytes at the peak that the same function allocated from that line on, or had allocated for it."""
+def _hanging(at_peak: Allocated, frame: tuple[str, int, str]) -> int:
+    """Bytes at the peak that the same function allocated from that line on, or had allocated for it.
+
+    What has the shapes of the parameters counts only if parameters are among it.
+    """
     file, first, function = frame
-    return sum(count for line, count in at_peak.get((file, function), ()) if line >= first)
+    since = [(owner, count) for line, count, owner in at_peak.get((file, function), ()) if line >= first]
+    makes_parameters = any(owner is Owner.PARAMETERS for owner, _ in since)
+    return sum(count for owner, count in since if makes_parameters or owner not in SHAPED_AS_PARAMETERS)
 
 
 def _size(count: int) -> str:

@@ -48,16 +48,21 @@ def split(trace: Trace, replayed: Replay) -> Split:
     """Splits `replayed.reserved_peak` (bytes) among all owners, and activations among modules."""
     by_owner = dict.fromkeys(Owner, 0)
     by_module: dict[str, int] = {}
-    events = trace.events
-    if events is not None and replayed.busiest_event is not None:
-        blocks = _Blocks(trace, events, replayed.live, replayed.busiest_event)
-        for block, owner in zip(replayed.live, blocks.owners(), strict=True):
-            by_owner[owner] += block.size
-            if owner is Owner.ACTIVATIONS:
-                name = _module_at(trace, block.event)
-                by_module[name] = by_module.get(name, 0) + block.size
+    for block, owner in of_live(trace, replayed):
+        by_owner[owner] += block.size
+        if owner is Owner.ACTIVATIONS:
+            name = _module_at(trace, block.event)
+            by_module[name] = by_module.get(name, 0) + block.size
     by_owner[Owner.SLACK] = replayed.reserved_peak - sum(by_owner.values())
     return Split(by_owner, dict(sorted(by_module.items(), key=lambda item: (-item[1], item[0]))))
+
+
+def of_live(trace: Trace, replayed: Replay) -> list[tuple[LiveBlock, Owner]]:
+    """The blocks in use when the most was allocated, and whose each is."""
+    if trace.events is None or replayed.busiest_event is None:
+        return []
+    blocks = _Blocks(trace, trace.events, replayed.live, replayed.busiest_event)
+    return list(zip(replayed.live, blocks.owners(), strict=True))
 
 
 def _module_at(trace: Trace, event: int) -> str:

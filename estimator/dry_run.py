@@ -13,6 +13,7 @@ from pathlib import Path
 
 from estimator import (
     batch_script,
+    containers,
     failure,
     folders,
     inputs,
@@ -160,9 +161,9 @@ class DryRun:
             files=self.folder,
             preload=starter.write(self.folder / "start", file, notes=self.out / inputs.NOTES),
             covers=shims.covered(self.folder / "bin", self.search_path),
-            held=shims.held(self.search_path),
+            held=containers.held(self.search_path),
             added=shims.missing(self.folder / "bin", self.search_path),
-            images=shims.image_servers(self.search_path),
+            images=containers.image_servers(self.search_path),
             discard=_writable(self.launch.cwd, self.environment),
             limits=sandbox.Limits(
                 wall_s=settings.timeout_s,

@@ -8,16 +8,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from estimator import image_files, mounter, starter
-
-# Options of `apptainer exec` whose value may be the next word.
-_IMAGE_OPTIONS = (
-    "--add-caps --app --apply-cgroups --authfile --bind -B --blkio-weight --blkio-weight-device --cpu- "
-    "shares --cpus --cpuset-cpus --cpuset-mems --cwd --dns --docker-host --drop-caps --env --env-file "
-    "--fusemount --home -H --hostname --memory --memory-reservation --memory-swap --mount --netns-path "
-    "--network --network-args --no-mount --overlay -o --pem-path --pids-limit --pwd --scratch -S "
-    "--security --workdir -W"
-)
+from estimator import containers
 
 # Options of srun(1) that take no value, or one only after "=". Every other option takes one.
 _SRUN_FLAGS = (
@@ -354,103 +345,6 @@ done
 exit 0
 """
 
-_IN_IMAGE = """#!/bin/sh
-# Has what runs in a container image traced as well: our files are bound in, with the library that starts the
-# tracer in every Python (the sandbox's own order to load it is not seen inside).
-skip() { printf '%s\\0' "$why" "${0##*/}" "$@" 2> /dev/null > "@OUT@/skipped-$$"; }
-found= count=$#
-for word in "$@"; do
-    case $word in
-    -*) ;;
-    pull|push|build|library|remote|registry|key|keys) why="@NETWORK@"; skip "$@"; exit 0 ;;
-    *) break ;;
-    esac
-done
-# Its own place is covered by this file. It is open here or, as Python's `subprocess` closes it, in a caller.
-real="@REAL@" process=$$
-while [ "${process:-0}" -gt 0 ]; do
-    if [ -x "/proc/$process/fd/@NUMBER@" ]; then real=/proc/$process/fd/@NUMBER@; break; fi
-    process=$(sed -n 's/^PPid:[^0-9]*//p' "/proc/$process/status" 2> /dev/null)
-done
-if [ ! -x "$real" ] || [ "$real" -ef "$0" ]; then
-    why="@ABSENT@"
-    skip "$@"
-    echo "${0##*/}: @ABSENT@" >&2
-    exit 127
-fi
-fail() { echo "${0##*/}: $word: $1" >&2; exit 255; }
-mounted() {  # IMAGE: the folder where a file is mounted (see `mounter.py`), which takes its place
-    case $1 in
-    docker://*|library://*|oras://*|shub://*|http://*|https://*)
-        fail "the image has to be fetched, and @NETWORK@: pull it to a file once" ;;
-    *:*) ;;
-    *) [ -e "$1" ] || fail "no such image" ;;
-    esac
-    [ "$(id -u)" != 0 ] || grep -q '^CapEff:.*[1-9a-f]' /proc/self/status || fail "@ROOT@"
-    [ -f "$1" ] || { echo "$1"; return; }
-    [ -z "@OBSTACLE@" ] || fail "the image cannot be mounted in a dry run: @OBSTACLE@"
-    [ -p "@REQUESTS@" ] || fail "the image cannot be mounted without user namespaces"
-    case $1 in /*) file=$1 ;; *) file=$PWD/$1 ;; esac
-    mkfifo "@OUT@/image-$$" && exec 3<> "@OUT@/image-$$" || exit 255
-    printf '%s\\n%s\\n' "@OUT@/image-$$" "$file" > "@REQUESTS@"
-    read -r answer <&3
-    exec 3<&-
-    rm -f "@OUT@/image-$$"
-    case $answer in no\\ *) fail "the image cannot be mounted in a dry run: ${answer#no }" ;; esac
-    echo "$answer"
-}
-overlay() {  # FOLDER OR IMAGE[:ro]
-    if [ ! -f "${1%:r[ow]}" ]; then echo "$1"; else place=$(mounted "${1%:r[ow]}") && echo "$place:ro"; fi
-}
-value= image= scratch=
-while [ $count -gt 0 ]; do
-    word=$1 count=$((count - 1))
-    shift
-    case $word in LD_PRELOAD=*|--env=LD_PRELOAD=*) word=$word:@PRELOAD@ ;; esac  # the last --env counts
-    if [ -n "$image" ]; then
-        :
-    elif [ -n "$value" ]; then
-        case $value in --overlay|-o) word=$(overlay "$word") || exit 255 ;; esac
-        value=
-    elif [ -n "$found" ]; then
-        case $word in
-        # The kernel allows no other /proc where parts of it are covered; --contain wants a /dev/tty.
-        -C|--containall) word=--cleanenv ;;
-        -c|--contain|-p|--pid) continue ;;
-        --overlay=*) word=--overlay=$(overlay "${word#*=}") || exit 255 ;;
-        --writable-tmpfs) scratch=$word; continue ;;
-        @VALUES@) value=$word ;;
-        -*) ;;
-        *)
-            image=1 file=$word
-            word=$(mounted "$file") || exit 255
-            # Apptainer lets nobody write over what lies on FUSE.
-            [ -z "$scratch" ] || [ "$word" != "$file" ] || set -- "$@" "$scratch" ;;
-        esac
-    fi
-    set -- "$@" "$word"
-    [ -z "$found" ] || continue
-    case $word in
-    exec|run|shell|test)  # set-user-ID does not work here, and being root is not enough
-        found=1
-        set -- "$@" --userns --bind "@FILES@" --bind "@OURS@" --env "LD_PRELOAD=@PRELOAD@" ;;
-    -*) ;;
-    *) found=1 image=1 ;;
-    esac
-done
-exec "$real" "$@"
-"""
-
-_OTHER_IMAGE = """#!/bin/sh
-# A container that the tracer does not get into: said, and not run.
-case ${1:-} in
-pull|push|build|load|import|login|images|*version) exit 0 ;;
-esac
-printf '%s\\0' "@ABSENT@" "${0##*/}" "$@" 2> /dev/null > "@OUT@/skipped-$$"
-echo "${0##*/}: @ABSENT@" >&2
-exit 127
-"""
-
 _SUDO = """#!/bin/sh
 # Runs the command with no more rights than the job has.
 while [ $# -gt 0 ]; do
@@ -485,14 +379,6 @@ _NOTHING_DONE = {
     _TELLS: ("mail", "mailx", "sendmail", "mutt"),
     _SERVES: ("dcgmi", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server", "nvidia-persistenced"),
 }  # fmt: skip
-NOT_INSTALLED = "runs in a container image, and this program is not installed here"
-NOT_AS_ROOT = "root, who has no rights in a dry run, cannot start an image there: try as another user"
-NOT_TRACED = "runs in a container that cannot be traced"
-IN_CONTAINERS = (NOT_INSTALLED, NOT_TRACED)
-_OF_IMAGES = ("apptainer", "singularity")
-_HELD = {program: 871 + place for place, program in enumerate(_OF_IMAGES)}  # unlikely to be used by a script
-_OTHER_CONTAINERS = ("podman", "podman-hpc", "docker", "enroot", "shifter", "ch-run", "sarus")
-OURS = Path(__file__).parent
 _SOME_DONE = {"git": ("push|pull|fetch|clone|submodule", NETWORK)}
 
 
@@ -531,7 +417,7 @@ def write(
         nvidia_smi = nvidia_smi.replace(mark, "".join(c for c in text if c.isalnum() or c in " ._-()/"))
     mpirun = _MPIRUN.replace("@RANK@", "$((tasks / 2))" if middle else "0")
     texts = {
-        "srun": _SRUN.replace("@CONTAINER@", NOT_TRACED)
+        "srun": _SRUN.replace("@CONTAINER@", containers.NOT_TRACED)
         .replace("@FLAGS@", flags)
         .replace("@RANK@", "$((tasks / 2))" if middle else "0"),
         "nvidia-smi": nvidia_smi,
@@ -546,27 +432,7 @@ def write(
     for why, names in _NOTHING_DONE.items():
         texts |= dict.fromkeys(names, _NOTHING.replace("@WHY@", why))
     folder.mkdir()
-    obstacle = image_files.obstacle(image_servers(search_path))
-    for program in _OF_IMAGES:
-        real = shutil.which(program, path=search_path)
-        given = {
-            "REAL": real or "/nonexistent",
-            "NUMBER": _HELD[program],
-            "ABSENT": NOT_INSTALLED,
-            "VALUES": "|".join(_IMAGE_OPTIONS.split()),
-            "NETWORK": NETWORK,
-            "OBSTACLE": obstacle,
-            "ROOT": NOT_AS_ROOT,
-            "REQUESTS": f"{mounter.PLACE}/{mounter.REQUESTS}",
-            "OURS": OURS,
-            "FILES": folder.parent,
-        }
-        text = _IN_IMAGE.replace("@PRELOAD@", str(folder.parent / "start" / starter.LIBRARY.name))
-        for mark, value in given.items():
-            text = text.replace(f"@{mark}@", str(value))
-        texts[program] = text
-    for program in _OTHER_CONTAINERS:
-        texts[program] = _OTHER_IMAGE.replace("@ABSENT@", NOT_TRACED)
+    texts |= containers.stand_ins(folder.parent, search_path, NETWORK)
     for program, (commands, why) in _SOME_DONE.items():
         if real := shutil.which(program, path=search_path):
             kept = _kept(folder, program, real)
@@ -585,24 +451,9 @@ def _kept(folder: Path, program: str, real: str) -> Path:
     return Path(shutil.copy(real, kept))
 
 
-def held(search_path: str) -> dict[int, Path]:
-    """File descriptors that the stand-ins execute, and the host's programs that must be open there.
-
-    A copy of Apptainer would look for its configuration and its other programs around the copy.
-    """
-    found = {_HELD[program]: shutil.which(program, path=search_path) for program in _OF_IMAGES}
-    return {number: Path(own).resolve() for number, own in found.items() if own}
-
-
 def missing(folder: Path, search_path: str) -> list[Path]:
     """The stand-ins in `folder` for programs that the host does not have."""
     return [one for one in sorted(folder.iterdir()) if not shutil.which(one.name, path=search_path)]
-
-
-def image_servers(search_path: str) -> dict[str, str]:
-    """The host's programs that serve what is in image files, by the kind of file system."""
-    containers = [Path(own) for program in _OF_IMAGES if (own := shutil.which(program, path=search_path))]
-    return image_files.servers(search_path, containers) if containers else {}
 
 
 def covered(folder: Path, search_path: str) -> dict[Path, Path]:

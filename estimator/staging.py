@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from estimator import secrets, shims
+from estimator import containers, secrets
 
 MOST_COMMANDS = 1000
 MOST_BYTES = 256 * 1024  # of one command
@@ -41,7 +41,7 @@ def skipped(folder: Path, *reasons: str) -> list[tuple[str, ...]]:
 
 def of_container(name: str, folder: Path) -> str | None:
     """That a job runs in a container which could not be traced; None if it does not."""
-    for why in shims.IN_CONTAINERS:
+    for why in containers.IN_CONTAINERS:
         for command in skipped(folder, why):
             return f"{name}: {_shown(command)} {why}"
     return None

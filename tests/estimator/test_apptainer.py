@@ -1,9 +1,10 @@
-"""Jobs whose programs run in container images of Apptainer."""
+"""Jobs whose programs run in container images."""
 
 from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -38,34 +39,48 @@ def test_apptainer_is_run_from_its_own_place(ordinary: Caller) -> None:
     assert done.stderr == f"gpumem: job.sh ended with exit code 3: at {real.resolve()}\n"
 
 
-@pytest.mark.skipif(not shutil.which("apptainer"), reason="Apptainer is not installed here")
-@pytest.mark.parametrize("kind", ["folder", "file"])
-@pytest.mark.parametrize("options", ["", "-C --pwd {work} --bind {work}"])
-def test_a_training_in_a_real_container_needs_what_it_needs_without(
-    ordinary: Caller, options: str, kind: str
-) -> None:
-    """The image is an empty root with its links, the host's programs are bound into it."""
+COMMANDS = {
+    "plain": "apptainer exec --bind /usr --bind {venv} {image}",
+    "contained": "apptainer exec -C --pwd {work} --bind {work} --bind /usr --bind {venv} {image}",
+    "Charliecloud": "ch-run --no-passwd -b /usr -b {venv} -b {work} -c {work} {image} --",
+}
+
+
+def empty_root(ordinary: Caller, kind: str) -> Path:
+    """An image with the links of a root, into which the host's programs can be bound."""
     image = ordinary.work / "an image"
-    for folder in ("dev", "etc", "proc", "sys", "tmp", "usr"):
+    for folder in ("dev", "etc", "home", "mnt", "proc", "sys", "tmp", "usr"):
         (image / folder).mkdir(parents=True)
     for name in ("bin", "lib", "lib64"):
         if Path("/", name).is_symlink():
             (image / name).symlink_to(f"usr/{name}")
     for path in (image, *image.iterdir()):
         os.chown(path, ordinary.user.uid, ordinary.user.gid, follow_symlinks=False)
-    if kind == "file":
-        if not image_files.servers(os.environ["PATH"], []) or not shutil.which("mksquashfs"):
-            pytest.skip("squashfuse or squashfs-tools are not installed here")
-        ordinary.open_fuse()
-        subprocess.run(["mksquashfs", image, f"{image}.sif", "-quiet"], check=True, capture_output=True)
-        image = image.with_name("an image.sif")
+    if kind == "folder":
+        return image
+    if not image_files.servers(os.environ["PATH"], []) or not shutil.which("mksquashfs"):
+        pytest.skip("squashfuse or squashfs-tools are not installed here")
+    ordinary.open_fuse()
+    subprocess.run(["mksquashfs", image, f"{image}.sif", "-quiet"], check=True, capture_output=True)
+    return image.with_name("an image.sif")
+
+
+@pytest.mark.parametrize("kind", ["folder", "file"])
+@pytest.mark.parametrize("way", COMMANDS)
+def test_a_training_in_a_real_container_needs_what_it_needs_without(
+    ordinary: Caller, way: str, kind: str
+) -> None:
+    program = COMMANDS[way].split()[0]
+    if not shutil.which(program):
+        pytest.skip(f"{program} is not installed here")
+    if program == "ch-run" and "--write-fake" not in ordinary.user.run([program, "--help"]).stdout:
+        pytest.skip("this Charliecloud is too old")
+    image = empty_root(ordinary, kind)
     ordinary.file("train.py", TRAINING)
+    prefix = COMMANDS[way].format(image=shlex.quote(str(image)), venv=sys.prefix, work=ordinary.work)
     found = []
-    for command in (
-        "",
-        f"apptainer exec {options.format(work=ordinary.work)} --bind /usr --bind {sys.prefix} '{image}' ",
-    ):
-        ordinary.file("job.sh", f"#!/bin/bash\n{command}{sys.executable} train.py\n")
+    for command in ("", prefix):
+        ordinary.file("job.sh", f"#!/bin/bash\n{command} {sys.executable} train.py\n")
         done = ordinary.gpumem("estimate", "--gpu", "a100-80gb", "--json", "job.sh", PATH=os.environ["PATH"])
         assert done.returncode == 0, done.stderr
         found.append(json.loads(done.stdout))

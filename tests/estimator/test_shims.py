@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from estimator import shims
+from estimator import containers, shims
 
 
 @pytest.fixture
@@ -218,12 +218,13 @@ def test_rsync_links_what_lies_here(programs: Path, tmp_path: Path) -> None:
 
 
 def in_image(tmp_path: Path, command: str, real: str | None = None) -> subprocess.CompletedProcess[str]:
-    """Runs `command`, with an apptainer on this machine that does what `real` says."""
+    """Runs `command`, with an apptainer and a ch-run on this machine that do what `real` says."""
     host = tmp_path / "host"
     host.mkdir()
     if real is not None:
-        (host / "apptainer").write_text(f"#!/bin/sh\n{real}\n")
-        (host / "apptainer").chmod(0o755)
+        for program in (host / "apptainer", host / "ch-run"):
+            program.write_text(f"#!/bin/sh\n{real}\n")
+            program.chmod(0o755)
     folder = tmp_path / "bin"
     shims.write(
         folder,
@@ -245,7 +246,7 @@ def test_apptainer_gets_our_files_and_the_library_to_load(tmp_path: Path) -> Non
     (tmp_path / "my image").mkdir()
     done = in_image(tmp_path, given, 'printf "<%s>" "$@"')
     ours = (
-        f"<--userns><--bind><{tmp_path}><--bind><{shims.OURS}>"
+        f"<--userns><--bind><{tmp_path}><--bind><{containers.OURS}>"
         f"<--env><LD_PRELOAD={tmp_path}/start/libgpumem_start.so>"
     )
     assert done.stdout == (
@@ -278,6 +279,17 @@ def test_an_image_file_is_not_written_over(tmp_path: Path) -> None:
     assert done.stdout.endswith(" --writable-tmpfs folder true\n")
 
 
+def test_charliecloud_gets_our_files_and_the_library_to_load(tmp_path: Path) -> None:
+    (tmp_path / "image").mkdir()
+    given = "LD_PRELOAD=/a ch-run -w --set-env=A=1 -b /data image -- python train.py -b"
+    done = in_image(tmp_path, given, 'printf "<%s>" "$@"')
+    ours = (
+        f"<--write-fake><--bind={tmp_path}><--bind={containers.OURS}>"
+        f"<--set-env=LD_PRELOAD={tmp_path}/start/libgpumem_start.so:/a>"
+    )
+    assert done.stdout == f"<--set-env=A=1><-b></data>{ours}<image><--><python><train.py><-b>"
+
+
 def test_images_are_not_pulled(tmp_path: Path) -> None:
     assert (
         in_image(tmp_path, "apptainer pull a.sif docker://b && apptainer --version", "echo 1").stdout == "1\n"
@@ -287,10 +299,13 @@ def test_images_are_not_pulled(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "why"),
     [
-        ("singularity exec --nv a.sif python train.py", shims.NOT_INSTALLED),
-        ("podman-hpc run --gpu image python train.py", shims.NOT_TRACED),
-        ("srun -n1 --container-image=nvcr.io/x --container-mounts=/a:/a python train.py", shims.NOT_TRACED),
-        ("enroot start --rw image python train.py", shims.NOT_TRACED),
+        ("singularity exec --nv a.sif python train.py", containers.NOT_INSTALLED),
+        ("podman-hpc run --gpu image python train.py", containers.NOT_TRACED),
+        (
+            "srun -n1 --container-image=nvcr.io/x --container-mounts=/a:/a python train.py",
+            containers.NOT_TRACED,
+        ),
+        ("enroot start --rw image python train.py", containers.NOT_TRACED),
     ],
 )
 def test_a_container_without_a_way_in_is_said(tmp_path: Path, command: str, why: str) -> None:

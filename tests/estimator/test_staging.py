@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from estimator import shims, staging
+from estimator import containers, staging
 from tests.estimator.callers import Caller
 
 CWD = Path("/home/u")
@@ -81,7 +81,7 @@ def test_a_container_is_the_reason(ordinary: Caller) -> None:
     command = "singularity exec --nv image.sif python train.py"
     ordinary.file("job.sh", f"#!/bin/bash\nset -e\n{command}\n")
     done = ordinary.gpumem("estimate", "--gpu", "a100-80gb", "job.sh")
-    assert (done.returncode, done.stderr) == (1, f"gpumem: job.sh: `{command}` {shims.NOT_INSTALLED}\n")
+    assert (done.returncode, done.stderr) == (1, f"gpumem: job.sh: `{command}` {containers.NOT_INSTALLED}\n")
 
 
 def test_packages_that_a_job_would_install_are_told(ordinary: Caller) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import settings
-from estimator.inputs import of_paths
+from estimator.inputs import of_absent, of_paths
 from slurm_plugin import policy
 from slurm_plugin.known import unchanged
 from slurm_plugin.wire import Input, Submission
@@ -40,6 +40,7 @@ def main() -> None:
     """Prints the medians."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--files", type=int, default=200)
+    parser.add_argument("--absent", type=int, default=100, help="files that it looked for in vain")
     parser.add_argument("--uid", type=int, default=os.getuid(), help="only root can be another user")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
@@ -50,6 +51,7 @@ def main() -> None:
             path.write_bytes(os.urandom(BYTES))
             path.chmod(0o644)
         files = of_paths(map(str, paths), time.time_ns() + 10**9)
+        files += of_absent((str(folder / f"absent{number}.pt") for number in range(options.absent)), folder)
         inputs = [Input.model_validate(file.model_dump()) for file in files]
         submission = Submission(
             v=1,

@@ -153,11 +153,14 @@ class UserError(_Model):
 
 
 class InputFile(_Model):
-    """A file that the run depends on; the estimate holds while size and time, or content, stay."""
+    """A file that the run depends on; the estimate holds while size and time, or content, stay.
+
+    Without a time, there was no such file: the estimate holds while there is none.
+    """
 
     path: Text
     size: Count
-    mtime_ns: int
+    mtime_ns: int | None
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
 
 

@@ -214,7 +214,8 @@ def _run(
     except (FileNotFoundError, trace.TraceError) as error:
         raise TraceFailed(str(error)) from None
     made_of = [file.path for one in traces for file in one.inputs]
-    files = inputs.of_paths((*noted, *made_of), began_ns)
+    files = inputs.of_paths((*noted.read, *made_of), began_ns)
+    files += inputs.of_absent(noted.absent, launch.cwd)
     traces = tuple(one.model_copy(update={"inputs": files}) for one in traces)
     if any(one.end == "deadline" for one in traces) and outcome.end == "exit":
         outcome = replace(outcome, end="timeout")  # its programs were ended just before

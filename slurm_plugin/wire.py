@@ -78,13 +78,13 @@ class Reply(BaseModel):
 
 
 class Input(BaseModel):
-    """A file that the traced run read, as it was then; `sha256` of small ones."""
+    """A file that the traced run read, as it was then, or missed (no `mtime_ns`); `sha256` of small ones."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     path: Annotated[str, Field(max_length=4096)]
     size: _BYTES
-    mtime_ns: int
+    mtime_ns: int | None
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
 
 

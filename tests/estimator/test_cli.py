@@ -45,8 +45,8 @@ def failed(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def own_inputs(caller: Caller, told: dict[str, Any]) -> list[str]:
-    """The inputs in the user's folder, by their names there."""
-    paths = [Path(file["path"]) for file in told["inputs"]]
+    """The files in the user's folder that were read, by their names there."""
+    paths = [Path(file["path"]) for file in told["inputs"] if file["mtime_ns"] is not None]
     return sorted(str(path.relative_to(caller.work)) for path in paths if caller.work in path.parents)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from estimator import inputs
+from estimator.inputs import Noted
 from estimator.trace import InputFile
 
 LATER = 10**9  # ns
@@ -45,11 +46,24 @@ def test_what_is_no_file_outside_is_left_out(tmp_path: Path) -> None:
     assert inputs.of_paths(map(str, paths), 0) == ()
 
 
+def test_what_is_missed_must_not_appear(tmp_path: Path) -> None:
+    far, near, there = Path("/home/nobody/ckpt.pt"), tmp_path / "runs" / "last.pt", tmp_path / "there"
+    there.touch()
+    missed = inputs.of_absent(map(str, (far, near, there)), tmp_path)
+    assert [file.path for file in missed] == [str(near), str(far)]
+    assert all(map(inputs.is_same, missed))
+    near.parent.mkdir()
+    assert inputs.is_same(missed[0])
+    near.mkdir()
+    assert not inputs.is_same(missed[0])
+
+
 def test_notes_are_read_as_far_as_they_make_sense(tmp_path: Path) -> None:
     ours = Path(inputs.__file__).with_name("tracer") / "run.py"
     noted = ["/home/u/a/../train.py", "/home/u/train.py", "/tmp/x/job/run.sh", "/home/u/m.pyc", str(ours)]
+    noted += ["-/home/u/a/../b.pt", "-/tmp/x/out/y"]
     (tmp_path / inputs.NOTES).write_bytes(b"".join(path.encode() + b"\0" for path in noted) + b"/cut/sho")
-    assert inputs.noted(tmp_path, Path("/tmp/x")) == ["/home/u/train.py"]
+    assert inputs.noted(tmp_path, Path("/tmp/x")) == Noted(("/home/u/train.py",), ("/home/u/b.pt",))
 
 
 @pytest.mark.parametrize("kind", ["absent", "link", "pipe"])
@@ -58,7 +72,7 @@ def test_notes_that_are_no_file_are_none(tmp_path: Path, kind: str) -> None:
         (tmp_path / inputs.NOTES).symlink_to("/etc/passwd")
     elif kind == "pipe":
         os.mkfifo(tmp_path / inputs.NOTES)
-    assert inputs.noted(tmp_path) == []
+    assert inputs.noted(tmp_path) == Noted()
 
 
 def test_a_program_may_ask_for_the_name_of_its_job(tmp_path: Path) -> None:

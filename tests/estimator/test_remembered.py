@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from estimator import catalog, essence, trace_run
+from estimator import catalog, essence, inputs, trace_run
 from estimator.dry_run import Launch
+from estimator.trace import InputFile
 from settings import Estimate as Settings
 from tests.estimator.callers import Caller
 
@@ -58,6 +59,28 @@ def test_an_estimate_is_reused_until_something_changes(ordinary: Caller, open_fo
     ordinary.file("model.py", "SIZE = 2**21")
     assert estimate() == (False, 2 * small)
     assert estimate() == (True, 2 * small)
+
+
+@pytest.mark.parametrize(
+    ("line", "program", "appears"),
+    [
+        ("[ -f env.sh ] && . ./env.sh", "", "env.sh"),
+        ("if test -e ckpt.pt; then echo resume; fi", "", "ckpt.pt"),
+        ("", "import os; os.path.exists('config.local.yaml')", "config.local.yaml"),
+        ("", "import pathlib; pathlib.Path('runs/last.ckpt').is_file()", "runs/last.ckpt"),
+        ("", "import glob; glob.glob('ckpts/*.pt')", "ckpts/1.pt"),
+        ("ls ckpts/*.pt 2> /dev/null | tail -1", "", "ckpts/1.pt"),
+    ],
+)
+def test_what_a_job_looks_for_is_noted(ordinary: Caller, line: str, program: str, appears: str) -> None:
+    ordinary.file("train.py", f"{program}\n{TRAINING}".replace("model.SIZE", "8").replace(", model", ""))
+    script = ordinary.file("job.sh", f"#!/bin/bash\n#SBATCH --gres=gpu:1\n{line}\n{PYTHON} train.py\n")
+    done = ordinary.gpumem("estimate", "--gpu", "a100-80gb", "--json", "--no-cache", script.name)
+    found = [InputFile.model_validate(one) for one in json.loads(done.stdout)["inputs"]]
+    assert all(map(inputs.is_same, found))
+    ordinary.file(appears)
+    changed = [Path(file.path) for file in found if not inputs.is_same(file)]
+    assert changed and all((ordinary.work / appears).is_relative_to(path) for path in changed)
 
 
 @pytest.mark.parametrize(

@@ -150,6 +150,7 @@ class MeasuredJob(Base, kw_only=True):
     __tablename__ = "measurements"
     __table_args__ = (
         Index(None, "job_id", "submitted_before"),
+        Index(None, "array_job_id"),
         Index(None, "user_id", "ended_at"),
         Index(None, "ended_at"),
     )
@@ -166,6 +167,8 @@ class MeasuredJob(Base, kw_only=True):
     exit_code: Mapped[int | None] = mapped_column(BigInteger)
     samples: Mapped[int | None] = mapped_column(BigInteger)
     problems: Mapped[list[str]] = mapped_column(JSON)
+    array_job_id: Mapped[int | None] = mapped_column(BigInteger, default=None)
+    """Of the array that it was a task of, which its decision is about; null: of none, or not known."""
     received_at: Mapped[datetime] = mapped_column(UtcDateTime, default_factory=now)
     gpus: Mapped[list[MeasuredGpu]] = relationship(
         order_by="MeasuredGpu.position", lazy="selectin", cascade="all, delete-orphan"

@@ -46,7 +46,7 @@ def measured_record(runs: Sequence[MeasuredJob], user_name: str | None = None) -
     """The row of a job that was only measured.
 
     Args:
-        runs: at least one; one for each node and each start of the job, earliest end first.
+        runs: at least one; one for each node, task and start of the job, earliest end first.
         user_name: the owner, if known.
     """
     last = runs[-1]
@@ -64,7 +64,7 @@ def measured_record(runs: Sequence[MeasuredJob], user_name: str | None = None) -
             "shared": _any(gpu.shared for gpu in gpus),
             "node": last.node,
             "exit_code": last.exit_code,
-            "problems": [problem for run in runs for problem in run.problems],
+            "problems": list(dict.fromkeys(problem for run in runs for problem in run.problems)),
         }
     )
 

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import os
 import pwd
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-from sqlalchemy import Engine, ScalarSelect, and_, create_engine, event, exists, func, select
+from sqlalchemy import (
+    ColumnElement,
+    Engine,
+    ScalarSelect,
+    and_,
+    create_engine,
+    event,
+    exists,
+    func,
+    or_,
+    select,
+)
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session, aliased
@@ -167,6 +178,12 @@ class Store:
             known = set(session.scalars(select(MeasuredJob.id).where(MeasuredJob.id.in_(by_id))))
             session.add_all(_rows_of(by_id[key]) for key in by_id.keys() - known)
 
+    def note_arrays(self, array_job_ids: Mapping[str, int]) -> None:
+        """Stores of which arrays measured jobs were tasks, by the ids of the measurements."""
+        with self._session() as session:
+            for run in session.scalars(select(MeasuredJob).where(MeasuredJob.id.in_(array_job_ids))):
+                run.array_job_id = array_job_ids[run.id]
+
     def jobs(
         self,
         user_id: int | None,
@@ -222,7 +239,7 @@ class Store:
             .select_from(last)
             .join(MeasuredJob, MeasuredJob.id == last.c.id)
             .join(MeasuredGpu, MeasuredGpu.measurement_id == MeasuredJob.id)
-            .join(Decision, and_(Decision.job_id == MeasuredJob.job_id, Decision.id == _owner()))
+            .join(Decision, and_(Decision.job_id == _submitted(), Decision.id == _owner()))
             .join(Estimate, Estimate.id == Decision.estimate_id)
             .where(~exists().where(further.measurement_id == MeasuredJob.id, further.position > 0))
             .order_by(MeasuredJob.ended_at, MeasuredJob.id)
@@ -329,8 +346,11 @@ def _decided_jobs(
 
 def _runs(session: Session, job_ids: Collection[int]) -> dict[str, list[MeasuredJob]]:
     """What was measured of these jobs, by the id of the decision it belongs to."""
+    ids = [*job_ids]
     query = (
-        select(_owner(), MeasuredJob).where(MeasuredJob.job_id.in_(job_ids)).order_by(MeasuredJob.ended_at)
+        select(_owner(), MeasuredJob)
+        .where(or_(MeasuredJob.job_id.in_(ids), MeasuredJob.array_job_id.in_(ids)))
+        .order_by(MeasuredJob.ended_at)
     )
     runs: dict[str, list[MeasuredJob]] = {}
     for decision_id, run in session.execute(query):
@@ -338,12 +358,17 @@ def _runs(session: Session, job_ids: Collection[int]) -> dict[str, list[Measured
     return runs
 
 
+def _submitted() -> ColumnElement[int]:
+    """The id of the job that was submitted: of a task of an array, the array's."""
+    return func.coalesce(MeasuredJob.array_job_id, MeasuredJob.job_id)
+
+
 def _owner() -> ScalarSelect[str]:
     """The id of the decision that a run belongs to: the last one about its job id before it began."""
     other = aliased(Decision)
     return (
         select(other.id)
-        .where(other.job_id == MeasuredJob.job_id, other.created_at <= MeasuredJob.submitted_before)
+        .where(other.job_id == _submitted(), other.created_at <= MeasuredJob.submitted_before)
         .order_by(other.created_at.desc())
         .limit(1)
         .correlate(MeasuredJob)
@@ -357,7 +382,7 @@ def _measured_jobs(
     """Jobs that were measured, but that gpumem was not asked about: one row for each node and start."""
     began = func.coalesce(MeasuredJob.started_at, MeasuredJob.ended_at)
     decided = exists().where(
-        Decision.job_id == MeasuredJob.job_id, Decision.created_at <= MeasuredJob.submitted_before
+        Decision.job_id == _submitted(), Decision.created_at <= MeasuredJob.submitted_before
     )
     query = select(MeasuredJob).where(~decided).order_by(MeasuredJob.ended_at.desc()).limit(limit)
     if user_id is not None:

@@ -73,6 +73,7 @@ def serve(config: Settings, config_file: Path | None = None) -> None:
     """
     from history.store import Store, StoreError
     from slurm_plugin.advisor import Advisor, load_known
+    from slurm_plugin.arrays import ArrayTasks
     from slurm_plugin.finder import JobFinder
     from slurm_plugin.known import KnownResults
     from slurm_plugin.margins import Margins
@@ -98,6 +99,7 @@ def serve(config: Settings, config_file: Path | None = None) -> None:
     margins = Margins(store, gpus, config.estimate)
     margins.learn()
     postmortem = Postmortem(store, writer, slurm, margins.news)
+    arrays = ArrayTasks(store, writer, slurm, margins.news)
     advisor = Advisor(Site(config, gpus), slurm, finder, writer, known, margins.current)
     # Tests replace the estimator by something quicker.
     command = shlex.split(os.environ.get("GPUMEM_ESTIMATE_COMMAND", "")) or estimate_command()
@@ -116,6 +118,7 @@ def serve(config: Settings, config_file: Path | None = None) -> None:
     def measured(measurements: Sequence[Measurement]) -> None:
         margins.news()
         postmortem.look_at(measurements)
+        arrays.look_at(measurements)
 
     app = create_app(advisor, writer, store, margins, measured, access)
 
@@ -144,6 +147,7 @@ def serve(config: Settings, config_file: Path | None = None) -> None:
         finder.start()
         margins.start()
         postmortem.start()
+        arrays.start()
         traces.start()
         listening.set()
         log.info("gpumemd is ready")
@@ -154,6 +158,7 @@ def serve(config: Settings, config_file: Path | None = None) -> None:
     finder.stop()
     margins.stop()
     postmortem.stop()
+    arrays.stop()
     writer.stop(_DRAIN_S)
     store.close()
 

@@ -55,6 +55,10 @@ class Slurm(Protocol):
         """Where the job's batch script writes its errors; None if that is not known."""
         ...
 
+    def arrays(self, job_ids: Sequence[int]) -> dict[int, int]:
+        """Those of these jobs that are tasks of an array, with its job id, as long as Slurm knows them."""
+        ...
+
     def user_name(self) -> str:
         """The user that slurmctld runs as (SlurmUser)."""
         ...
@@ -146,6 +150,20 @@ class ScontrolSlurm:
         """See `Slurm.error_file`."""
         found = re.search(r"\bStdErr=(/\S+)", self._run("scontrol", "--oneliner", "show", "job", str(job_id)))
         return Path(found[1]) if found else None
+
+    def arrays(self, job_ids: Sequence[int]) -> dict[int, int]:
+        """See `Slurm.arrays`."""
+        jobs = ",".join(map(str, job_ids))
+        try:
+            lines = self._run(
+                "squeue", "--noheader", "--states=all", "--jobs", jobs, "--format=%A|%F"
+            ).splitlines()
+        except SlurmError as error:
+            if "Invalid job id" in str(error):  # none of them is known any more
+                return {}
+            raise
+        found = (tuple(map(int, line.split("|"))) for line in lines)
+        return {job: array for job, array in found if job != array}
 
     def user_name(self) -> str:
         """See `Slurm.user_name`."""

@@ -212,6 +212,22 @@ def test_job_that_ran_on_two_nodes_and_twice(any_store):
     assert job.measured_peak_bytes == 5, "a run with a GPU of unknown peak tells nothing"
 
 
+def test_tasks_belong_to_the_decision_about_their_array(any_store):
+    any_store.add_decision(
+        decision(id="d1", job_id=7, estimate_id=any_store.add_estimate(estimate(peak_bytes=5)))
+    )
+    tasks = [
+        measurement(7, peak=1, minutes=1),
+        measurement(8, peak=9, minutes=2),
+        measurement(9, peak=4, minutes=3),
+    ]
+    any_store.add_measurements(tasks)
+    any_store.note_arrays({tasks[1].id: 7})
+    told = {(job.job_id, job.decision_id, job.measured_peak_bytes) for job in any_store.jobs(None)}
+    assert told == {(7, "d1", 9), (9, None, 4)}
+    assert sorted(one.peak_bytes for one in any_store.outcomes(100)) == [1, 9]
+
+
 def test_reused_job_id_belongs_to_the_decision_before_it(any_store):
     any_store.add_decision(
         decision(id="old", job_id=7, created_at=NOON - timedelta(days=30)),

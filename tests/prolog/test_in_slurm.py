@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from slurm_plugin.slurm import ScontrolSlurm
 from testbed.cluster import Cluster
 from testbed.users import User, open_copy
 from tests.prolog.pretend_node import (
@@ -108,6 +109,18 @@ def healthy(site: Site) -> Iterator[None]:
 def test_a_job_is_measured(site: Site, alice: User) -> None:
     job = site.run(alice)
     wait_until(lambda: site.service.peaks().get(job) == 300 * MIB, "the measurement")
+
+
+@pytest.mark.usefixtures("nvml")
+def test_the_measurement_of_a_task_leads_to_its_array(site: Site, alice: User) -> None:
+    text = f"#!/bin/sh\necho end | /usr/bin/python3 {site.node.folder}/gpu_user.py {site.node.gpu_dir}\n"
+    array = site.cluster.sbatch(text, user=alice, args=["--gres=shard:4", "--array=1-2"])
+    before = set(site.service.jobs())
+    wait_until(lambda: len(set(site.service.jobs()) - before) == 2, "the measurements")
+    tasks = set(site.service.jobs()) - before
+    found = ScontrolSlurm(site.cluster.conf).arrays(sorted(tasks))
+    assert found == dict.fromkeys(tasks - {array}, array)
+    assert len(found) >= 1
 
 
 @pytest.mark.usefixtures("nvml")

@@ -62,6 +62,20 @@ def test_an_array_is_one_job(cluster: Cluster, slurm: ScontrolSlurm, alice: User
     cluster.scancel(job_id)
 
 
+def test_tasks_are_told_from_other_jobs(cluster: Cluster, slurm: ScontrolSlurm, alice: User) -> None:
+    alone = cluster.sbatch("true", user=alice)
+    array = cluster.sbatch("true", user=alice, args=["--array=0-2", "--output=/dev/null"])
+
+    def split() -> list[int]:
+        return [int(job["JobId"]) for job in cluster.jobs() if job.get("ArrayJobId") == str(array)]
+
+    cluster.wait_for(lambda: len(split()) == 3)
+    tasks = split()
+    found = slurm.arrays([*tasks, alone, 99_999])
+    assert found == dict.fromkeys(set(tasks) - {array}, array)
+    assert slurm.arrays([99_999]) == {}
+
+
 def test_release_changes_the_shards_and_the_start(
     cluster: Cluster, slurm: ScontrolSlurm, alice: User
 ) -> None:

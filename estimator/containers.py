@@ -80,6 +80,28 @@ present() {  # IMAGE: it is here
 overlay() {  # FOLDER OR IMAGE[:ro]
     if [ ! -f "${1%:r[ow]}" ]; then echo "$1"; else place=$(mounted "${1%:r[ow]}") && echo "$place:ro"; fi
 }
+binds() {  # SOURCE[:TARGET[:OPTIONS]],...: what lies in an image file is bound from where that is mounted
+    found= given=
+    set -f
+    IFS=,
+    for one in $1; do
+        case $one in
+        *:*:image-src=*)
+            given=1 inner=${one#*:image-src=} target=${one#*:}
+            place=$(mounted "${one%%:*}") || exit 255
+            one=$place/${inner#/}:${target%%:*}:ro ;;
+        /*|*:*) given= ;;
+        *) [ -z "$given" ] || continue ;;  # another option of the image
+        esac
+        found=$found${found:+,}$one
+    done
+    echo "$found"
+}
+word=bind  # what fails, if it does
+for name in APPTAINER_BIND APPTAINER_BINDPATH SINGULARITY_BIND SINGULARITY_BINDPATH; do
+    eval "value=\\${$name-}"
+    case $value in *:image-src=*) value=$(binds "$value") || exit 255; export "$name=$value" ;; esac
+done
 value= image= scratch=
 while [ $count -gt 0 ]; do
     word=$1 count=$((count - 1))
@@ -88,7 +110,10 @@ while [ $count -gt 0 ]; do
     if [ -n "$image" ]; then
         :
     elif [ -n "$value" ]; then
-        case $value in --overlay|-o) word=$(overlay "$word") || exit 255 ;; esac
+        case $value in
+        --overlay|-o) word=$(overlay "$word") || exit 255 ;;
+        --bind|-B) word=$(binds "$word") || exit 255 ;;
+        esac
         value=
     elif [ -n "$found" ]; then
         case $word in
@@ -96,6 +121,7 @@ while [ $count -gt 0 ]; do
         -C|--containall) word=--cleanenv ;;
         -c|--contain|-p|--pid) continue ;;
         --overlay=*) word=--overlay=$(overlay "${word#*=}") || exit 255 ;;
+        --bind=*) word=--bind=$(binds "${word#*=}") || exit 255 ;;
         --writable-tmpfs) scratch=$word; continue ;;
         @VALUES@) value=$word ;;
         -*) ;;
@@ -208,7 +234,12 @@ def held(search_path: str) -> dict[int, Path]:
     return {number: Path(own).resolve() for number, own in found.items() if own}
 
 
+def installed(search_path: str) -> list[Path]:
+    """The host's own programs that run images which can be traced."""
+    return [Path(own) for program in _OF_IMAGES if (own := shutil.which(program, path=search_path))]
+
+
 def image_servers(search_path: str) -> dict[str, str]:
     """The host's programs that serve what is in image files, by the kind of file system."""
-    containers = [Path(own) for program in _OF_IMAGES if (own := shutil.which(program, path=search_path))]
-    return image_files.servers(search_path, containers) if containers else {}
+    found = installed(search_path)
+    return image_files.servers(search_path, found) if found else {}

@@ -83,6 +83,7 @@ def examine(config: Path | None, environment: Mapping[str, str]) -> Iterator[Fin
         yield _catalog(settings)
     yield _containment(required)
     yield _fake_device()
+    yield _containers(environment.get("PATH", os.defpath))
     yield _torch(environment)
     yield _program("Slurm", "scontrol", "--version", environment)
     if settings is not None:
@@ -178,6 +179,22 @@ def _fake_device() -> Finding:
         told = f"{', '.join(map(str, missing))}: missing"
         return Finding("fake CUDA device", "failed", told, "install gpumem again, with g++")
     return Finding("fake CUDA device", "ok", "installed")
+
+
+def _containers(search_path: str) -> Finding:
+    """Whether jobs in container images can be traced."""
+    from estimator import containers, image_files
+
+    names = ", ".join(map(str, containers.installed(search_path)))
+    if not names:
+        return Finding("container images", "absent", "no apptainer, singularity or ch-run on PATH")
+    if os.geteuid() == 0:
+        return Finding("container images", "weak", f"{names}: {containers.NOT_AS_ROOT}")
+    servers = containers.image_servers(search_path)
+    if obstacle := image_files.obstacle(servers):
+        told = f"{names}; folders only, no image files: {obstacle}"
+        return Finding("container images", "weak", told, "install squashfuse, open /dev/fuse to users (0666)")
+    return Finding("container images", "ok", f"{names}; image files by {', '.join(servers.values())}")
 
 
 def _torch(environment: Mapping[str, str]) -> Finding:

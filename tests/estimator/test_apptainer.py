@@ -73,7 +73,10 @@ def test_a_training_in_a_real_container_needs_what_it_needs_without(
     program = COMMANDS[way].split()[0]
     if not shutil.which(program):
         pytest.skip(f"{program} is not installed here")
-    if program == "ch-run" and "--write-fake" not in ordinary.user.run([str(shutil.which(program)), "--help"]).stdout:
+    if (
+        program == "ch-run"
+        and "--write-fake" not in ordinary.user.run([str(shutil.which(program)), "--help"]).stdout
+    ):
         pytest.skip("this Charliecloud is too old")
     image = empty_root(ordinary, kind)
     ordinary.file("train.py", TRAINING)

@@ -262,6 +262,7 @@ def test_apptainer_gets_our_files_and_the_library_to_load(tmp_path: Path) -> Non
         ("missing.sif", "missing.sif: no such image"),
         ("there.sif", "there.sif: the image cannot be mounted"),  # outside of the containment
         ("--overlay there.sif:ro folder", "there.sif:ro: the image cannot be mounted"),
+        ("-B /a:/b,there.sif:/c:image-src=/,ro folder", "there.sif:/c:image-src=/,ro: the image cannot be"),
     ],
 )
 def test_what_keeps_an_image_from_being_started_is_said(tmp_path: Path, image: str, why: str) -> None:

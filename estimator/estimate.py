@@ -240,7 +240,7 @@ def estimate(
             for index, one in by_gpu.items()
         ),
         guard=_guard(processes, peak, outside, least, gpu, settings)
-        if guarded and fits and len(fullest) == len(by_gpu) == 1 and not largest.trace.memory_limit
+        if guarded and fits and len(fullest) == len(by_gpu) == 1
         else None,
     )
 
@@ -256,7 +256,9 @@ def _guard(
     """In which shares a job runs whose processes, one after the other, are held to them."""
     settings_used = {process.trace.alloc_conf for process in processes}
     versions = {process.trace.torch_version for process in processes}
-    if len(settings_used) > 1 or len(versions) > 1 or any(one.trace.world_size > 1 for one in processes):
+    if len(settings_used) > 1 or len(versions) > 1:
+        return None
+    if any(one.trace.world_size > 1 or one.trace.memory_limit for one in processes):
         return None
     histories = [(one.trace.events, one.config) for one in processes if one.trace.events is not None]
     return guards.find(

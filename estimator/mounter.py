@@ -27,6 +27,7 @@ PLACE = "/run/gpumem-images"
 REQUESTS = "requests"
 MOST_MOUNTS = 64
 MOST_BYTES = 64 * 1024  # of requests that are not complete yet
+SERVED, MOST_FILES = 3, 4096  # /dev/fuse in the program that serves an image; descriptors that may be open
 MS_RDONLY, MS_NOSUID, MS_NODEV = 1, 2, 4
 MNT_FORCE, MNT_DETACH = 1, 2
 
@@ -57,9 +58,16 @@ class Mounter:
     def serve(self, until: int) -> None:
         """Answers requests until nothing is left to be read from `until`; then cuts all mounts off.
 
-        A request is two lines: the FIFO for the answer, and the image. The answer is the folder, or "no" and
-        why.
+        A request is two lines: the FIFO for the answer, and the image. The answer is one: the folder, or "no"
+        and why.
         """
+        try:
+            self._serve(until)
+        finally:
+            for number in self._mounted.values():
+                _libc.umount2(str(number).encode(), MNT_FORCE | MNT_DETACH)
+
+    def _serve(self, until: int) -> None:
         os.chdir(PLACE)
         requests = os.open(REQUESTS, os.O_RDWR | os.O_NONBLOCK)  # else it ends with its first writer
         waiting = b""
@@ -76,8 +84,6 @@ class Mounter:
                     waiting = lines[-1] + b"\n" + waiting
                 if len(waiting) > MOST_BYTES:
                     waiting = b""
-        for number in self._mounted.values():
-            _libc.umount2(str(number).encode(), MNT_FORCE | MNT_DETACH)
 
     def _answer(self, reply: bytes, image: bytes) -> None:
         """Mounts an image, unless it is, and leaves all else to a child."""
@@ -115,7 +121,9 @@ class Mounter:
     def _become_server(self, reply: bytes, image: bytes, fuse: int, number: int, reason: str) -> NoReturn:
         """In a child: answers, and becomes the program that serves the image."""
         with contextlib.suppress(Exception):
-            os.close(self._devices)  # before others may look into this process
+            if fuse >= 0:
+                os.dup2(fuse, SERVED)
+            os.closerange(SERVED + (fuse >= 0), MOST_FILES)  # before others may look into this process
             self._give_up_rights()
             arguments: list[str] = []
             if fuse >= 0:
@@ -125,7 +133,7 @@ class Mounter:
                     if program is None:
                         missing = image_files.PROGRAMS[kind][-1]
                         raise image_files.NoImage(f"there is no {missing} on this machine")
-                    arguments = image_files.command(program, kind, os.fsdecode(image), offset, fuse)
+                    arguments = image_files.command(program, kind, os.fsdecode(image), offset, SERVED)
                 except (OSError, image_files.NoImage) as error:
                     reason = getattr(error, "strerror", None) or str(error)
             answer = f"no {reason}" if reason else f"{PLACE}/{number}"
@@ -133,6 +141,5 @@ class Mounter:
             os.write(descriptor, answer.encode() + b"\n")
             os.close(descriptor)
             if arguments:
-                os.set_inheritable(fuse, True)
                 os.execv(arguments[0], arguments)  # noqa: S606
         os._exit(1)

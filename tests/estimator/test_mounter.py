@@ -133,6 +133,28 @@ def test_mounts_stay_where_they_are_and_fuse_is_not_seen(hanging: Caller) -> Non
     assert outcome["tail"].split("\n") == ["/run/gpumem-images/0", ""]
 
 
+def test_who_serves_an_image_holds_nothing_else(hanging: Caller) -> None:
+    """It may be looked into, here for as long as one likes: what it holds would be there for all."""
+    hanging.file(
+        "look.py",
+        """
+import os
+for pid in filter(str.isdigit, os.listdir("/proc")):
+    try:
+        files = {int(name): os.readlink(f"/proc/{pid}/fd/{name}") for name in os.listdir(f"/proc/{pid}/fd")}
+    except OSError:
+        continue
+    if "/dev/fuse" in files.values():
+        print(*sorted({files[number] for number in files if number > 2}))
+""",
+    )
+    outcome = hanging.contain(
+        """mkfifo image; printf '%s\\n%s\\n' "$PWD/reply" "$PWD/image" > /run/gpumem-images/requests
+        sleep 0.5; python3 look.py"""
+    )
+    assert outcome["tail"] == "/dev/fuse /dev/null\n"
+
+
 def test_without_dev_fuse_it_is_told_why(hanging: Caller) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can hide /dev/fuse")

@@ -8,6 +8,7 @@
 #include "cuda_types.h"
 #include "export.h"
 #include "process.h"
+#include "real_cudnn.h"
 
 using namespace gpumem;
 
@@ -71,6 +72,8 @@ API int gpumem_device(int ordinal, const char** name, const char** uuid, uint64_
 API void gpumem_set_cuda_version(int version) { set_cuda_version(version); }
 
 API void gpumem_set_cudnn_version(int version) { set_cudnn_version(version); }
+
+API void gpumem_set_cudnn_library(const char* path) { set_cudnn_library(path); }
 
 API void gpumem_set_limit(int enforce) {
   Guard world;

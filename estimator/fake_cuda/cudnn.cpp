@@ -1,6 +1,7 @@
 // cuDNN: the library, and the calls of which there is one per operation.
 
 #include "cudnn.h"
+#include "real_cudnn.h"
 
 #include <cstdlib>
 
@@ -20,6 +21,7 @@ API const char* cudnnGetErrorString(int status) {
 }
 API void cudnnGetLastErrorString(char* text, size_t length) {
   if (length) *text = '\0';
+  if (const RealCudnn* real = real_cudnn()) real->last_error(text, length);
 }
 API int cudnnCreate(DnnHandle** handle) {
   if (!touch_device()) return kDnnNotInitialized;

@@ -1,11 +1,16 @@
 // cuDNN: the backend (graph) API. A descriptor is a bag of attributes. What is computed is of interest for
-// convolutions alone: a graph with one has two engines, with tensor cores and without, every other graph has one.
+// convolutions alone. Where a real cuDNN can be asked, each descriptor has one of that library behind it, which answers
+// for convolutions; only executing is pretended. (For attention, cuDNN compiles kernels and wants a driver to load them
+// before it answers.)
+//
+// Elsewhere, a graph with a convolution has two engines, with tensor cores and without, every other graph has one.
 
 #include <cstring>
 #include <memory>
 
 #include "convolution.h"
 #include "cudnn.h"
+#include "real_cudnn.h"
 
 using namespace gpumem;
 
@@ -22,23 +27,29 @@ struct Descriptor {
   // What it is about, from the operation on through graph, heuristics, engine and configuration to the plan.
   std::shared_ptr<const Convolution> convolution;
   int64_t engine = 0;
+  RealDescriptor real = nullptr;
 };
 
 // cudnnBackendDescriptorType_t
 enum DescriptorKind {
   kEngine = 2,
+  kEngineHeuristics = 4,
+  kExecutionPlan = 5,
   kConvolutionForward = 10,
   kConvolutionBackwardFilter = 11,
   kConvolutionBackwardData = 12,
+  kVariantPack = 16,
 };
 
 // cudnnBackendAttributeName_t
 enum AttributeName {
   kHeuristicResults = 202,
+  kHeuristicsDevice = 204,
   kConfigEngine = 300,
   kConfigKnobChoices = 302,
   kConfigWorkspaceSize = 303,
   kPlanWorkspaceSize = 402,
+  kPlanDevice = 407,
   kForwardFilter = 703,  // the filter, followed by the image and the result
   kBackwardDataFilter = 709,
   kBackwardFilterFilter = 715,
@@ -52,12 +63,16 @@ enum AttributeName {
   kEngineNumericalNote = 1303,
   kEngineLayoutInfo = 1304,
   kEngineBehaviorNote = 1305,
+  kEngineDevice = 1307,
 };
 
 enum Engine { kTensorCores, kNoTensorCores, kEngines };
 
 // cudnnBackendAttributeType_t
-constexpr int kDescriptorType = 15;
+constexpr int kHandleType = 0, kInt64Type = 3, kDescriptorType = 15;
+
+// Of a plan it is known what it copies to its workspace. Among equals, PyTorch takes the one that cuDNN names first.
+constexpr double kLaunchMs = 0.01, kBytesPerMs = 1e9;
 
 // Bytes of one element of a cudnnBackendAttributeType_t.
 size_t attribute_bytes(int type) {
@@ -115,9 +130,66 @@ std::shared_ptr<const Convolution> convolution_of(const Descriptor& operation) {
   }
 }
 
+// The attribute by which a kind of descriptor is told its device; 0: it is not.
+int device_attribute_of(int kind) {
+  switch (kind) {
+    case kEngine: return kEngineDevice;
+    case kEngineHeuristics: return kHeuristicsDevice;
+    case kExecutionPlan: return kPlanDevice;
+    default: return 0;
+  }
+}
+
+// An array of the caller's descriptors, as those of the real library.
+std::vector<RealDescriptor> real_ones(const void* values, int64_t count) {
+  std::vector<RealDescriptor> found;
+  for (int64_t i = 0; values && i < count; ++i) {
+    const Descriptor* const ours = static_cast<Descriptor* const*>(values)[i];
+    found.push_back(ours ? ours->real : nullptr);
+  }
+  return found;
+}
+
+// Whether the real library's answer counts: in graphs with a convolution.
+bool really(const Descriptor& descriptor) { return descriptor.real && descriptor.convolution; }
+
+// Whether it is told: of the parts of graphs, too, before it is known what becomes of them.
+bool told(const Descriptor& descriptor) {
+  return really(descriptor) || (descriptor.real && !device_attribute_of(descriptor.kind));
+}
+
+int set_real(const Descriptor& descriptor, int name, int type, int64_t count, const void* values) {
+  if (type == kHandleType) return kDnnOk;  // the device is told otherwise
+  if (type != kDescriptorType) return real_cudnn()->set(descriptor.real, name, type, count, values);
+  const std::vector<RealDescriptor> parts = real_ones(values, count);
+  return real_cudnn()->set(descriptor.real, name, type, count, parts.data());
+}
+
+int get_real(const Descriptor& descriptor, int name, int type, int64_t wanted, int64_t* count, void* out) {
+  if (type != kDescriptorType || !out) return real_cudnn()->get(descriptor.real, name, type, wanted, count, out);
+  std::vector<RealDescriptor> parts = real_ones(out, wanted);  // the real library fills them in
+  for (int64_t i = 0; i < wanted; ++i)
+    if (Descriptor* const ours = static_cast<Descriptor**>(out)[i]) ours->convolution = descriptor.convolution;
+  return real_cudnn()->get(descriptor.real, name, type, wanted, count, parts.data());
+}
+
+int finalize_real(const Descriptor& descriptor) {
+  if (const int name = device_attribute_of(descriptor.kind)) {
+    const RealDescriptor device = device_properties(current_device());
+    if (const int status = real_cudnn()->set(descriptor.real, name, kDescriptorType, 1, &device); status != kDnnOk)
+      return status;
+  }
+  return real_cudnn()->finalize(descriptor.real);
+}
+
 uint64_t workspace_of(const Descriptor& plan) {
+  if (plan.convolution) note_invented("cudnn convolution workspace");
+  if (really(plan)) {
+    int64_t bytes = 0, count = 0;
+    get_real(plan, kPlanWorkspaceSize, kInt64Type, 1, &count, &bytes);
+    return static_cast<uint64_t>(bytes);
+  }
   if (!plan.convolution) return workspace_bytes("cudnn workspace");
-  note_invented("cudnn convolution workspace");
   if (plan.engine != kTensorCores) return 0;
   const DeviceSpec& gpu = devices_of_process().devices[current_device()].spec;
   return tensor_core_workspace(*plan.convolution, gpu.cc_major * 10 + gpu.cc_minor, gpu.convolutions);
@@ -126,13 +198,21 @@ uint64_t workspace_of(const Descriptor& plan) {
 }  // namespace
 
 API int cudnnBackendCreateDescriptor(int kind, Descriptor** out) {
-  *out = new Descriptor{kind, {}, {}, 0};
+  RealDescriptor real = nullptr;
+  if (kind != kVariantPack && device_properties(current_device()))
+    if (const int status = real_cudnn()->create(kind, &real); status != kDnnOk) return status;
+  *out = new Descriptor{kind, {}, {}, 0, real};
   return kDnnOk;
 }
-API int cudnnBackendDestroyDescriptor(Descriptor* descriptor) { return drop(descriptor); }
+API int cudnnBackendDestroyDescriptor(Descriptor* descriptor) {
+  if (descriptor && descriptor->real) real_cudnn()->destroy(descriptor->real);
+  return drop(descriptor);
+}
 NO_OP(cudnnBackendInitialize)
 API int cudnnBackendFinalize(Descriptor* descriptor) {
   if (auto convolution = convolution_of(*descriptor)) descriptor->convolution = convolution;
+  if (told(*descriptor))
+    if (const int status = finalize_real(*descriptor); really(*descriptor)) return status;
   if (descriptor->kind == kEngine) descriptor->engine = value_of<int64_t>(*descriptor, kEngineIndex);
   return kDnnOk;
 }
@@ -149,12 +229,15 @@ API int cudnnBackendSetAttribute(Descriptor* descriptor, int name, int type, int
         descriptor->convolution = part->convolution;
         descriptor->engine = part->engine;
       }
+  if (told(*descriptor))
+    if (const int status = set_real(*descriptor, name, type, count, values); really(*descriptor)) return status;
   return kDnnOk;
 }
 API int cudnnBackendGetAttribute(const Descriptor* descriptor, int name, int type, int64_t wanted, int64_t* count,
                                  void* out) {
   int64_t ignored = 0;
   if (!count) count = &ignored;
+  if (really(*descriptor)) return get_real(*descriptor, name, type, wanted, count, out);
   switch (name) {
     // The caller's own descriptors are filled in.
     case kHeuristicResults:
@@ -199,6 +282,7 @@ API int cudnnBackendGetAttribute(const Descriptor* descriptor, int name, int typ
 }
 API int cudnnBackendExecute(DnnHandle*, const Descriptor* plan, const Descriptor* variant_pack) {
   const uint64_t bytes = workspace_of(*plan);
+  plans_ran_ms() += kLaunchMs + static_cast<double>(bytes) / kBytesPerMs;
   if (plan->convolution) note_convolution(largest_workspace(*plan->convolution));
   if (const void* workspace = value_of<const void*>(*variant_pack, kVariantPackWorkspace); bytes && workspace)
     log_event(EventKind::dnn_workspace, workspace, bytes);

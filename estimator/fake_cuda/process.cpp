@@ -34,6 +34,7 @@ Process& process() {
 }
 
 thread_local int t_current_device = 0;
+thread_local double t_plans_ran_ms = 0;
 thread_local int t_touched = -1;  // the device whose context this thread last saw
 int g_cuda_version = 13000;
 int g_cudnn_version = 92400;
@@ -51,6 +52,8 @@ int cuda_version() { return g_cuda_version; }
 void set_cuda_version(int version) { g_cuda_version = version; }
 int cudnn_version() { return g_cudnn_version; }
 void set_cudnn_version(int version) { g_cudnn_version = version; }
+
+double& plans_ran_ms() { return t_plans_ran_ms; }
 
 bool touch_device() {
   const int device = t_current_device;

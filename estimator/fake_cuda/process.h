@@ -34,6 +34,8 @@ inline bool on_device(const void* pointer) {
 void note_invented(const char* what);
 void note_library(const char* name);
 void note_convolution(uint64_t largest_workspace);
+// How long the plans of cuDNN that this thread has executed are taken to have run, milliseconds.
+double& plans_ran_ms();
 void log_event(EventKind kind, const void* address, uint64_t bytes);
 
 // Where the live use of this process is published: a file under NODE/procs, made at the first use of a device.

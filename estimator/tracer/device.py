@@ -5,8 +5,10 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-from typing import Any, Dict, List, NamedTuple, Optional
+import sys
+from typing import Any, Dict, List, NamedTuple, Tuple
 
+DEVICELESS = 90800  # the first cuDNN that answers for a GPU that is not there
 LIMIT_VARIABLE = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 INPUTS, BLAS_WORKSPACE, DNN_WORKSPACE, READ_BACK = 1, 2, 3, 4
 
@@ -41,6 +43,8 @@ class FakeDevice:
             ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int,
         ]  # fmt: skip
         library.gpumem_publish.argtypes = [ctypes.c_char_p]
+        library.gpumem_set_cudnn_library.argtypes = [ctypes.c_char_p]
+        library.gpumem_set_cudnn_library.restype = None
         library.gpumem_mark.restype = None
         for name in ("gpumem_unknown_names", "gpumem_invented_names", "gpumem_library_names"):
             getattr(library, name).argtypes = [ctypes.c_char_p, ctypes.c_size_t]
@@ -55,9 +59,11 @@ class FakeDevice:
         """Adds the devices that `CUDA_VISIBLE_DEVICES` leaves visible; before torch is imported."""
         library = self._library
         library.gpumem_set_cuda_version(cuda_version_of(torch_folder))
-        cudnn_version = cudnn_version_of(torch_folder)
-        if cudnn_version is not None:
-            library.gpumem_set_cudnn_version(cudnn_version)
+        cudnn, version = cudnn_of(torch_folder)
+        if version:
+            library.gpumem_set_cudnn_version(version)
+        if version >= DEVICELESS:
+            library.gpumem_set_cudnn_library(cudnn.encode())
         library.gpumem_set_limit(int(bool(settings.get("enforce_limit"))))
         limits = memory_limits(settings["devices"], os.environ.get(LIMIT_VARIABLE, ""))
         for gpu in visible(settings["devices"], os.environ.get("CUDA_VISIBLE_DEVICES")):
@@ -167,14 +173,27 @@ def cuda_version_of(torch_folder: str) -> int:
     return int(match[1]) * 1000 + int(match[2]) * 10 if match else 13000
 
 
-def cudnn_version_of(torch_folder: str) -> Optional[int]:
-    """The version of the cuDNN wheel beside a torch package, as cuDNN writes it (92400 for 9.24.0)."""
-    header = os.path.join(os.path.dirname(torch_folder), "nvidia", "cudnn", "include", "cudnn_version.h")
+def cudnn_of(torch_folder: str) -> Tuple[str, int]:
+    """The cuDNN that a torch package would load, and its version as cuDNN writes it (92400 for 9.24.0).
+
+    It is looked for in the wheel beside torch, in a conda environment, and where a module would have it.
+    A version of 0 is not known.
+    """
+    beside = os.path.join(os.path.dirname(torch_folder), "nvidia", "cudnn")
+    modules = filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":"))
+    for root in (beside, sys.prefix, *map(os.path.dirname, modules)):
+        library = os.path.join(root, "lib", "libcudnn.so.9")
+        if os.path.exists(library):
+            return library, _cudnn_version(os.path.join(root, "include", "cudnn_version.h"))
+    return "", 0
+
+
+def _cudnn_version(header: str) -> int:
     try:
         with open(header, encoding="utf-8") as file:
             parts = dict(re.findall(r"#define CUDNN_(MAJOR|MINOR|PATCHLEVEL)\s+(\d+)", file.read()))
     except OSError:
-        return None
+        return 0
     if len(parts) != 3:
-        return None
+        return 0
     return int(parts["MAJOR"]) * 10000 + int(parts["MINOR"]) * 100 + int(parts["PATCHLEVEL"])

@@ -13,6 +13,7 @@ import pytest
 
 from estimator import catalog
 from estimator.calibration import Measured, copied_from, entry
+from estimator.calibration_probe import EDGES
 from testbed import nodes
 
 MIB = 1024**2
@@ -84,7 +85,7 @@ def test_a_pretend_gpu_is_measured(pretend, tmp_path):
     shipped, gpu = catalog.load().find("a100-40gb"), catalog.load(output).find("a100-40gb")
     assert (gpu.name, gpu.sm_count, gpu.context_mib) == (shipped.name, shipped.sm_count, shipped.context_mib)
     assert (gpu.kernels_mib, gpu.cudnn_mib) == (0, 0)  # the pretend GPU has nothing but a context
-    assert gpu.convolutions == shipped.convolutions  # the rule, measured where the fake device follows it
+    assert gpu.convolutions.forward_positions in {edge**2 for edge in EDGES}  # as its cuDNN chooses
     assert gpu.source.context.startswith("measured on ")
 
 

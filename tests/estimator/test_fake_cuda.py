@@ -544,6 +544,7 @@ fake = device.FakeDevice(stand_ins.device)
 gpus = [("NVIDIA H100", [9, 0], 132), ("NVIDIA A100", [8, 0], 108)][::{order}]
 devices = [{{"name": n, "uuid": u, "memory_bytes": 80 << 30, "context_bytes": 400 << 20, "compute_capability": c,
              "sm_count": s, "index": i}} for i, ((n, c, s), u) in enumerate(zip(gpus, {uuids!r}))]
+if not {cudnn}: device.cudnn_of = lambda folder: ("", 0)
 fake.configure({{"enforce_limit": True, "devices": devices, "node_dir": None}}, folder)
 import torch, torch.nn.functional as F
 report = {{}}
@@ -575,8 +576,9 @@ def check_linear(report, workspace: int):
     assert workspace in report["workspaces"]
 
 
-def run_torch(body: str, first: str = "H100", **environment: str):
+def run_torch(body: str, first: str = "H100", cudnn: bool = True, **environment: str):
     script = RUN.format(
+        cudnn=cudnn,
         repository=str(REPOSITORY),
         torch_folder=str(Path(TORCH.origin).parent),
         library=str(LIB / "libgpumem_cuda.so"),
@@ -622,7 +624,8 @@ def resnet():
 resnet()
 torch._C._cuda_clearCublasWorkspaces()
 """
-        + LINEAR
+        + LINEAR,
+        cudnn=False,
     )
     assert report["unknown"] == []
     assert report["invented"] == ["cudnn convolution workspace"]
@@ -634,7 +637,7 @@ torch._C._cuda_clearCublasWorkspaces()
 
 
 @needs_torch
-def test_workspaces_of_convolutions_are_copies_with_the_channels_last():
+def test_without_a_cudnn_workspaces_of_convolutions_are_copies_with_the_channels_last():
     """Image and result are 4 x 64 x 64 x 64 floats; the filter 64 x 64 x 3 x 3."""
     report = run_torch(
         """
@@ -667,6 +670,7 @@ torch.backends.cudnn.allow_tf32 = False
 report["no tf32"] = workspaces(images(64, 64))
 """,
         first="A100",
+        cudnn=False,
     )
     image, filters = 4 * 64 * 64 * 64 * 4, 64 * 64 * 3 * 3 * 4
     assert report["large"] == [2 * image + filters, 0, 2 * image]

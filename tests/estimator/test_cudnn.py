@@ -1,0 +1,91 @@
+"""Workspaces of convolutions are what the real cuDNN says for a GPU that is not there."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from estimator.tracer import device
+from tests.estimator.test_fake_cuda import TORCH, needs_torch, run_torch
+
+LIBRARY, VERSION = device.cudnn_of(str(Path(TORCH.origin).parent)) if TORCH else ("", 0)
+FLOAT, HALF = 0, 2
+# CUDA C++ Programming Guide, "Technical specifications per compute capability"
+COMMON = {
+    "maxGridSize": [2**31 - 1, 65535, 65535], "maxBlockSize": [1024, 1024, 64], "maxThreadsPerBlock": 1024,
+    "regsPerBlock": 65536, "maxRegistersPerSM": 65536, "warpSize": 32, "maxSharedMemoryPerBlock": 48 * 1024,
+    "reservedSharedMemoryPerBlock": 1024, "maxCtasPerSM": 32, "maxThreadsPerSM": 2048, "totalGlobalMem": 80 << 30,
+    "supportCoopLaunch": 1, "isTccDriver": 0, "pciDeviceId": 0, "cudaDeviceId": 0, "smCountOrigin": 0,
+    "smClockRateKHz": 1, "memClockRateKHz": 1, "l2CacheSize": 1, "driverVer": 13000, "deviceName": "",
+}  # fmt: skip
+GPUS = {
+    "H100": COMMON
+    | {"deviceVer": 900, "multiProcessorCount": 132, "maxSharedMemoryPerBlockOptin": 227 * 1024},
+    "A100": COMMON
+    | {"deviceVer": 800, "multiProcessorCount": 108, "maxSharedMemoryPerBlockOptin": 163 * 1024},
+}
+CONVOLUTIONS: list[dict[str, Any]] = [
+    {"image": [16, 64, 56, 56], "filter": [64, 64, 3, 3], "type": FLOAT, "last": False},
+    {"image": [16, 64, 56, 56], "filter": [64, 64, 3, 3], "type": HALF, "last": True},
+    {"image": [16, 3, 112, 112], "filter": [64, 3, 7, 7], "type": FLOAT, "last": False},
+    {"image": [16, 256, 14, 14], "filter": [512, 256, 1, 1], "type": HALF, "last": False},
+    {"image": [16, 104, 28, 28], "filter": [104, 8, 3, 3], "type": FLOAT, "last": False},
+]
+TRAINING = f"""
+def workspaces(image, filter, type, last):
+    layout = torch.channels_last if last else torch.contiguous_format
+    x, w = (torch.empty(sizes, device="cuda", dtype=(torch.float16 if type == {HALF} else torch.float32))
+            .to(memory_format=layout) for sizes in (image, filter))
+    options = ([1, 1], [edge // 2 for edge in filter[2:]], [1, 1], False, [0, 0], image[1] // filter[1])
+    def extra(call):
+        before = len(fake.events())
+        call()
+        return max([e.size for e in fake.events()[before:] if e.kind == device.DNN_WORKSPACE], default=0)
+    y = torch.ops.aten.convolution(x, w, None, *options)
+    def backward(*mask):
+        return torch.ops.aten.convolution_backward(y, x, w, None, *options, list(mask))
+    return [extra(lambda: torch.ops.aten.convolution(x, w, None, *options)),
+            extra(lambda: backward(True, False, False)), extra(lambda: backward(False, True, False))]
+"""
+needs_cudnn = pytest.mark.skipif(
+    VERSION < device.DEVICELESS, reason="no cuDNN beside PyTorch that answers without a device"
+)
+
+
+def asked(gpu: str) -> list[list[list[int]]]:
+    """By convolution and direction: the workspaces of the plans that cuDNN itself names, best first."""
+    done = subprocess.run(
+        [sys.executable, Path(__file__).parent / "deviceless_cudnn.py", LIBRARY],
+        input=json.dumps({"properties": GPUS[gpu], "convolutions": CONVOLUTIONS}),
+        capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    return json.loads(done.stdout)
+
+
+@needs_torch
+@needs_cudnn
+@pytest.mark.parametrize("gpu", GPUS)
+def test_a_convolution_takes_the_workspace_of_the_plan_that_cudnn_names_first(gpu: str) -> None:
+    report = run_torch(
+        TRAINING + f"report['found'] = [workspaces(**one) for one in {CONVOLUTIONS!r}]\n", first=gpu
+    )
+    assert report["unknown"] == []
+    assert report["found"] == [[plans[0] for plans in one] for one in asked(gpu)]
+
+
+@needs_torch
+@needs_cudnn
+def test_benchmarking_tries_the_plans_that_cudnn_names() -> None:
+    tried = 10  # torch.backends.cudnn.benchmark_limit
+    report = run_torch(
+        f"torch.backends.cudnn.benchmark = True\n{TRAINING}report['found'] = workspaces(**{CONVOLUTIONS[0]!r})\n",
+        first="A100",
+    )
+    forward, *backward = asked("A100")[0]
+    # the first forward pass has tried, and chosen the one that copies the least
+    assert report["found"] == [min(forward[:tried]), *(max(plans[:tried]) for plans in backward)]

@@ -51,6 +51,10 @@ int64_t Convolution::groups() const {
   return image.sizes[1] / filter.sizes[1];
 }
 
+bool is_matrix_product(const Convolution& convolution) {
+  return convolution.groups() == 1 && positions(convolution.filter) == 1;
+}
+
 uint64_t largest_workspace(const Convolution& convolution) {
   return copy_bytes(convolution.image) + copy_bytes(convolution.filter) + copy_bytes(convolution.result);
 }

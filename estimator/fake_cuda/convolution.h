@@ -40,6 +40,9 @@ struct CopiedFrom {
 // Bytes that an engine with tensor cores asks for; `compute_capability` is 80 for 8.0.
 uint64_t tensor_core_workspace(const Convolution& convolution, int compute_capability, const CopiedFrom& copied_from);
 
+// Without groups, and with a filter of one position.
+bool is_matrix_product(const Convolution& convolution);
+
 // Bytes of copies of all three tensors: hardly a plan asks for more.
 uint64_t largest_workspace(const Convolution& convolution);
 

@@ -12,6 +12,7 @@ namespace gpumem {
 constexpr int kDnnOk = 0;
 constexpr int kDnnNotInitialized = 1001;
 constexpr int kDnnBadParameter = 2000;
+constexpr int kDnnNotSupported = 3000;
 
 struct DnnHandle {
   void* stream = nullptr;

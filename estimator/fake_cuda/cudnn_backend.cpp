@@ -71,6 +71,8 @@ enum Engine { kTensorCores, kNoTensorCores, kEngines };
 // cudnnBackendAttributeType_t
 constexpr int kHandleType = 0, kInt64Type = 3, kDescriptorType = 15;
 
+constexpr int64_t kMostOfProduct = 1 << 20;
+
 // Of a plan it is known what it copies to its workspace. Among equals, PyTorch takes the one that cuDNN names first.
 constexpr double kLaunchMs = 0.01, kBytesPerMs = 1e9;
 
@@ -182,13 +184,21 @@ int finalize_real(const Descriptor& descriptor) {
   return real_cudnn()->finalize(descriptor.real);
 }
 
+int64_t workspace_of_real(const Descriptor& plan) {
+  int64_t bytes = 0, count = 0;
+  get_real(plan, kPlanWorkspaceSize, kInt64Type, 1, &count, &bytes);
+  return bytes;
+}
+
+// A dense convolution of one position is a matrix product. Without a device cuDNN names plans for it that copy every
+// tensor; measured runs did not take them, perhaps because it has an engine over cuBLASLt, which needs a device.
+bool refused(const Descriptor& plan) {
+  return plan.kind == kExecutionPlan && is_matrix_product(*plan.convolution) && workspace_of_real(plan) > kMostOfProduct;
+}
+
 uint64_t workspace_of(const Descriptor& plan) {
   if (plan.convolution) note_invented("cudnn convolution workspace");
-  if (really(plan)) {
-    int64_t bytes = 0, count = 0;
-    get_real(plan, kPlanWorkspaceSize, kInt64Type, 1, &count, &bytes);
-    return static_cast<uint64_t>(bytes);
-  }
+  if (really(plan)) return static_cast<uint64_t>(workspace_of_real(plan));
   if (!plan.convolution) return workspace_bytes("cudnn workspace");
   if (plan.engine != kTensorCores) return 0;
   const DeviceSpec& gpu = devices_of_process().devices[current_device()].spec;
@@ -212,7 +222,8 @@ NO_OP(cudnnBackendInitialize)
 API int cudnnBackendFinalize(Descriptor* descriptor) {
   if (auto convolution = convolution_of(*descriptor)) descriptor->convolution = convolution;
   if (told(*descriptor))
-    if (const int status = finalize_real(*descriptor); really(*descriptor)) return status;
+    if (const int status = finalize_real(*descriptor); really(*descriptor))
+      return status == kDnnOk && refused(*descriptor) ? kDnnNotSupported : status;
   if (descriptor->kind == kEngine) descriptor->engine = value_of<int64_t>(*descriptor, kEngineIndex);
   return kDnnOk;
 }
@@ -289,5 +300,5 @@ API int cudnnBackendExecute(DnnHandle*, const Descriptor* plan, const Descriptor
   return touch_device() ? kDnnOk : kDnnNotInitialized;
 }
 API int cudnnBackendPopulateCudaGraph(DnnHandle*, const Descriptor*, const Descriptor*, void*) {
-  return 3000;
-}  // not supported
+  return kDnnNotSupported;
+}

@@ -139,7 +139,7 @@ def _mounter(order: dict[str, Any]) -> Any:
     sys.path.insert(0, str(Path(__file__).parent.parent))  # started by path, under -I
     from estimator import mounter
 
-    return mounter.Mounter(order["images"], lambda: give_up_rights(order))
+    return mounter.Mounter(order["environment"].get("PATH", os.defpath), lambda: give_up_rights(order))
 
 
 def _init(order: dict[str, Any], reports: int, building: int) -> NoReturn:

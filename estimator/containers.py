@@ -34,6 +34,20 @@ while [ "${process:-0}" -gt 0 ]; do
     if [ -x "/proc/$process/fd/@NUMBER@" ]; then real=/proc/$process/fd/@NUMBER@; break; fi
     process=$(sed -n 's/^PPid:[^0-9]*//p' "/proc/$process/status" 2> /dev/null)
 done
+if [ ! -x "$real" ] || [ "$real" -ef "$0" ]; then  # one that a module brings
+    set -f
+    IFS=:
+    for folder in $PATH; do
+        own=$folder/${0##*/}
+        if [ -x "$own" ] && [ ! "$own" -ef "$0" ] && [ ! "$own" -ef "@FILES@/bin/${0##*/}" ]; then
+            exec 9< "$own"  # by its name, this file would be executed
+            real=/proc/$$/fd/9
+            break
+        fi
+    done
+    unset IFS
+    set +f
+fi
 installed() {  # WORDS OF THE COMMAND
     if [ ! -x "$real" ] || [ "$real" -ef "$0" ]; then
         why="@ABSENT@"
@@ -50,7 +64,7 @@ mounted() {  # IMAGE: the folder where a file is mounted (see `mounter.py`), whi
     [ -p "@REQUESTS@" ] || fail "the image cannot be mounted without user namespaces"
     case $1 in /*) file=$1 ;; *) file=$PWD/$1 ;; esac
     mkfifo "@OUT@/image-$$" && exec 3<> "@OUT@/image-$$" || exit 255
-    printf '%s\\n%s\\n' "@OUT@/image-$$" "$file" > "@REQUESTS@"
+    printf '%s\\n' "@OUT@/image-$$" "$file" "$(readlink -f "$real")" > "@REQUESTS@"
     read -r answer <&3
     exec 3<&-
     rm -f "@OUT@/image-$$"
@@ -204,7 +218,7 @@ def stand_ins(files: Path, search_path: str, network: str) -> dict[str, str]:
         network: why nothing is fetched.
     """
     texts = {program: _OTHER_IMAGE.replace("@ABSENT@", NOT_TRACED) for program in _OTHER_CONTAINERS}
-    obstacle = image_files.obstacle(image_servers(search_path))
+    obstacle = image_files.obstacle()
     for program, (text, options) in _OF_IMAGES.items():
         given = {
             "REAL": shutil.which(program, path=search_path) or "/nonexistent",
@@ -237,9 +251,3 @@ def held(search_path: str) -> dict[int, Path]:
 def installed(search_path: str) -> list[Path]:
     """The host's own programs that run images which can be traced."""
     return [Path(own) for program in _OF_IMAGES if (own := shutil.which(program, path=search_path))]
-
-
-def image_servers(search_path: str) -> dict[str, str]:
-    """The host's programs that serve what is in image files, by the kind of file system."""
-    found = installed(search_path)
-    return image_files.servers(search_path, found) if found else {}

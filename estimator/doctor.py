@@ -185,14 +185,16 @@ def _containers(search_path: str) -> Finding:
     """Whether jobs in container images can be traced."""
     from estimator import containers, image_files
 
-    names = ", ".join(map(str, containers.installed(search_path)))
+    programs = containers.installed(search_path)
+    names = ", ".join(map(str, programs))
     if not names:
         return Finding("container images", "absent", "no apptainer, singularity or ch-run on PATH")
     if os.geteuid() == 0:
         return Finding("container images", "weak", f"{names}: {containers.NOT_AS_ROOT}")
-    servers = containers.image_servers(search_path)
-    if obstacle := image_files.obstacle(servers):
-        told = f"{names}; folders only, no image files: {obstacle}"
+    servers = image_files.servers(search_path, programs)
+    obstacle = image_files.obstacle()
+    if obstacle or "squashfs" not in servers:
+        told = f"{names}; folders only, no image files: {obstacle or 'there is no squashfuse'}"
         return Finding("container images", "weak", told, "install squashfuse, open /dev/fuse to users (0666)")
     return Finding("container images", "ok", f"{names}; image files by {', '.join(servers.values())}")
 

@@ -16,6 +16,7 @@ from estimator import (
     containers,
     failure,
     folders,
+    image_files,
     inputs,
     job_array,
     launchers,
@@ -163,7 +164,7 @@ class DryRun:
             covers=shims.covered(self.folder / "bin", self.search_path),
             held=containers.held(self.search_path),
             added=shims.missing(self.folder / "bin", self.search_path),
-            images=containers.image_servers(self.search_path),
+            images=not image_files.obstacle(),
             discard=_writable(self.launch.cwd, self.environment),
             limits=sandbox.Limits(
                 wall_s=settings.timeout_s,

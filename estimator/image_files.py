@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 FUSE = "/dev/fuse"
@@ -78,19 +78,24 @@ def servers(search_path: str, containers: Iterable[Path]) -> dict[str, str]:
     return {kind: program for kind, program in found.items() if program}
 
 
-def obstacle(programs: Mapping[str, str]) -> str:
-    """Why no image can be mounted on this machine; empty if it can."""
+def obstacle() -> str:
+    """Why this user can mount nothing by FUSE on this machine; empty if it can be done."""
     if not os.path.exists(FUSE):  # noqa: PTH110
         return f"there is no {FUSE} on this machine"
-    if not os.access(FUSE, os.R_OK | os.W_OK):
-        return f"{FUSE} is closed to this user"
-    if "squashfs" not in programs:
-        return "there is no squashfuse on this machine"
-    return ""
+    return "" if os.access(FUSE, os.R_OK | os.W_OK) else f"{FUSE} is closed to this user"
 
 
-def command(program: str, kind: str, image: str, offset: int, descriptor: int) -> list[str]:
-    """How `program` is told to serve an image to the mount of `descriptor`, which is /dev/fuse."""
+def server(image: str, descriptor: int, search_path: str, containers: Iterable[Path]) -> list[str]:
+    """The command that serves `image` to the mount of `descriptor`, which is /dev/fuse.
+
+    Raises:
+        NoImage: it is no image, or there is no program that serves such a one.
+        OSError: it cannot be read.
+    """
+    kind, offset = file_system(image)
+    program = servers(search_path, containers).get(kind)
+    if program is None:
+        raise NoImage(f"there is no {PROGRAMS[kind][-1]} on this machine")
     options = ["ro", f"offset={offset}"]
     if kind == "ext":
         options += ["norecovery", "fakeroot"]

@@ -17,11 +17,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import selectors
-from collections.abc import Callable, Mapping
+import select
+from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn
-
-from estimator import image_files
 
 PLACE = "/run/gpumem-images"
 REQUESTS = "requests"
@@ -45,12 +44,12 @@ class Mounter:
     """Mounts what it is asked for; made before the root of the file system is changed.
 
     Args:
-        programs: what serves each kind of file system (`image_files.servers`).
+        search_path: where programs that serve images are found.
         give_up_rights: makes a process one like those inside.
     """
 
-    def __init__(self, programs: Mapping[str, str], give_up_rights: Callable[[], None]) -> None:
-        self._programs, self._give_up_rights = programs, give_up_rights
+    def __init__(self, search_path: str, give_up_rights: Callable[[], None]) -> None:
+        self._search_path, self._give_up_rights = search_path, give_up_rights
         self._devices = os.open("/dev", os.O_PATH | os.O_DIRECTORY)
         self._mounted: dict[bytes, int] = {}  # image: number of its place
         self._children: list[int] = []
@@ -58,8 +57,8 @@ class Mounter:
     def serve(self, until: int) -> None:
         """Answers requests until nothing is left to be read from `until`; then cuts all mounts off.
 
-        A request is two lines: the FIFO for the answer, and the image. The answer is one: the folder, or "no"
-        and why.
+        A request is three lines: the FIFO for the answer, the image, and the program that wants it, which may
+        bring along what serves it. The answer is one: the folder, or "no" and why.
         """
         try:
             self._serve(until)
@@ -71,35 +70,30 @@ class Mounter:
         os.chdir(PLACE)
         requests = os.open(REQUESTS, os.O_RDWR | os.O_NONBLOCK)  # else it ends with its first writer
         waiting = b""
-        with selectors.DefaultSelector() as selector:
-            selector.register(requests, selectors.EVENT_READ)
-            selector.register(until, selectors.EVENT_READ)
-            while not any(key.fd == until for key, _ in selector.select()):
-                with contextlib.suppress(BlockingIOError):  # somebody else has read it
-                    waiting += os.read(requests, MOST_BYTES)
-                *lines, waiting = waiting.split(b"\n")
-                for reply, image in zip(lines[::2], lines[1::2], strict=False):
-                    self._answer(reply, image)
-                if len(lines) % 2:
-                    waiting = lines[-1] + b"\n" + waiting
-                if len(waiting) > MOST_BYTES:
-                    waiting = b""
+        while until not in select.select([requests, until], [], [])[0]:
+            with contextlib.suppress(BlockingIOError):  # somebody else has read it
+                waiting += os.read(requests, MOST_BYTES)
+            while waiting.count(b"\n") >= 3:
+                reply, image, container, waiting = waiting.split(b"\n", 3)
+                self._answer(reply, image, container)
+            if len(waiting) > MOST_BYTES:
+                waiting = b""
 
-    def _answer(self, reply: bytes, image: bytes) -> None:
+    def _answer(self, reply: bytes, image: bytes, container: bytes) -> None:
         """Mounts an image, unless it is, and leaves all else to a child."""
-        fuse, number, reason = -1, self._mounted.get(image), ""
-        if number is None:
-            number = len(self._mounted)
+        fuse, number = -1, self._mounted.get(image, len(self._mounted))
+        answer = f"{PLACE}/{number}"
+        if image not in self._mounted:
             try:
                 fuse = self._mount(number)
                 self._mounted[image] = number
             except OSError as error:
-                reason = error.strerror or str(error)
+                answer = f"no {error.strerror}"
         self._children = [child for child in self._children if os.waitpid(child, os.WNOHANG)[0] == 0]
         with contextlib.suppress(OSError):  # PID 1 is gone
             child = os.fork()
             if child == 0:
-                self._become_server(reply, image, fuse, number, reason)
+                self._become_server(reply, fuse, image, container, answer)
             self._children.append(child)
         if fuse >= 0:
             os.close(fuse)
@@ -109,7 +103,7 @@ class Mounter:
         if number >= MOST_MOUNTS:
             raise OSError(0, f"a dry run mounts no more than {MOST_MOUNTS} images")
         # The kernel wants it opened by somebody of the user namespace that mounts.
-        fuse = os.open(os.path.basename(image_files.FUSE), os.O_RDWR, dir_fd=self._devices)  # noqa: PTH119
+        fuse = os.open("fuse", os.O_RDWR, dir_fd=self._devices)
         options = f"fd={fuse},rootmode=40000,user_id={os.getuid()},group_id={os.getgid()},allow_other"
         flags = MS_RDONLY | MS_NOSUID | MS_NODEV
         if _libc.mount(b"gpumem", str(number).encode(), b"fuse", flags, options.encode()) != 0:
@@ -118,28 +112,28 @@ class Mounter:
             raise OSError(problem, f"mount: {os.strerror(problem)}")
         return fuse
 
-    def _become_server(self, reply: bytes, image: bytes, fuse: int, number: int, reason: str) -> NoReturn:
-        """In a child: answers, and becomes the program that serves the image."""
+    def _become_server(
+        self, reply: bytes, fuse: int, image: bytes, container: bytes, answer: str
+    ) -> NoReturn:
+        """In a child: answers, and becomes the program that serves the image, if one is needed."""
         with contextlib.suppress(Exception):
             if fuse >= 0:
                 os.dup2(fuse, SERVED)
             os.closerange(SERVED + (fuse >= 0), MOST_FILES)  # before others may look into this process
             self._give_up_rights()
-            arguments: list[str] = []
+            command: list[str] = []
             if fuse >= 0:
+                from estimator import image_files
+
                 try:
-                    kind, offset = image_files.file_system(os.fsdecode(image))
-                    program = self._programs.get(kind)
-                    if program is None:
-                        missing = image_files.PROGRAMS[kind][-1]
-                        raise image_files.NoImage(f"there is no {missing} on this machine")
-                    arguments = image_files.command(program, kind, os.fsdecode(image), offset, SERVED)
+                    command = image_files.server(
+                        os.fsdecode(image), SERVED, self._search_path, [Path(os.fsdecode(container))]
+                    )
                 except (OSError, image_files.NoImage) as error:
-                    reason = getattr(error, "strerror", None) or str(error)
-            answer = f"no {reason}" if reason else f"{PLACE}/{number}"
+                    answer = f"no {getattr(error, 'strerror', None) or error}"
             descriptor = os.open(reply, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
             os.write(descriptor, answer.encode() + b"\n")
             os.close(descriptor)
-            if arguments:
-                os.execv(arguments[0], arguments)  # noqa: S606
+            if command:
+                os.execv(command[0], command)  # noqa: S606
         os._exit(1)

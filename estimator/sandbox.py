@@ -89,7 +89,7 @@ def run(
     covers: Mapping[Path, Path] | None = None,
     held: Mapping[int, Path] | None = None,
     added: Iterable[Path] = (),
-    images: Mapping[str, str] | None = None,
+    images: bool = False,
     discard: Iterable[Path] = (),
     limits: Limits | None = None,
     watch: Callable[[Usage], None] = lambda usage: None,
@@ -107,7 +107,7 @@ def run(
         covers: programs of the host, and the ones that stand there in their place.
         held: file descriptors, and the covered programs that `/proc/self/fd/NUMBER` still executes.
         added: programs in `files` that the host lacks, to be found on every usual PATH.
-        images: what serves the file systems of image files; with it, it may have some mounted (`mounter.py`).
+        images: whether it may have image files mounted (see `mounter.py`).
         discard: folders where it may write, and nothing stays.
         limits: by default `Limits()`.
         watch: called about ten times a second.
@@ -129,7 +129,7 @@ def run(
             "covers": {str(path): str(stand_in) for path, stand_in in (covers or {}).items()},
             "held": {str(number): str(program) for number, program in (held or {}).items()},
             "added": [str(program) for program in added],
-            "images": dict(images or {}),
+            "images": images,
             "discard": [str(place) for place in discard],
             "mirror": os.path.realpath(cwd),
             "scratch_bytes": limits.scratch_bytes,

@@ -44,7 +44,7 @@ class Caller:
     work: Path
     out: Path
     preload: Path | None = None
-    images: dict[str, str] = dataclasses.field(default_factory=dict)  # what serves them
+    images: bool = False  # may be mounted
     prefix: tuple[str, ...] = ()  # of a command of root that becomes one of theirs
 
     def order(self, command: list[str], required: bool = True, **limits: Any) -> str:

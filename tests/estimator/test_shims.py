@@ -280,6 +280,16 @@ def test_an_image_file_is_not_written_over(tmp_path: Path) -> None:
     assert done.stdout.endswith(" --writable-tmpfs folder true\n")
 
 
+def test_an_apptainer_that_a_module_brings_is_run(tmp_path: Path) -> None:
+    """It is nowhere on the PATH that the dry run begins with."""
+    own = tmp_path / "module" / "apptainer"
+    own.parent.mkdir()
+    own.write_text('#!/bin/sh\necho "$@"\n')
+    own.chmod(0o755)
+    done = in_image(tmp_path, f"PATH=$PATH:{own.parent}; apptainer exec --nv {own.parent} true")
+    assert done.stdout.endswith(f" --nv {own.parent} true\n"), done.stderr
+
+
 def test_charliecloud_gets_our_files_and_the_library_to_load(tmp_path: Path) -> None:
     (tmp_path / "image").mkdir()
     given = "LD_PRELOAD=/a ch-run -w --set-env=A=1 -b /data image -- python train.py -b"

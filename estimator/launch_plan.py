@@ -42,6 +42,7 @@ class _Record(BaseModel):
     prefix: _Short
     python: _Short
     environment: Annotated[dict[_Short, _Short], Field(max_length=500)] = {}
+    configuration: Annotated[str, Field(max_length=100_000)] = ""
     started: Annotated[int, Field(ge=0)]
     framework: _Short | None = None
     framework_version: _Short | None = None
@@ -166,7 +167,7 @@ def _program(record: _Record, layout: Layout) -> Program:
         via.append("mpirun")
         ranks = _count(environment["OMPI_COMM_WORLD_SIZE"])
     command = tuple(launchers.program_words(record.argv))
-    launched = launchers.understand(record.argv)
+    launched = launchers.understand(record.argv, launchers.configured(record.configuration))
     if launched is not None:
         via.append(launched.launcher)
         ranks = launched.nodes * (launched.per_node or layout.gpus)

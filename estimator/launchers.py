@@ -74,9 +74,10 @@ class Launched:
     is_command: bool = False
 
 
-def understand(argv: Sequence[str]) -> Launched | None:
+def understand(argv: Sequence[str], configured: Mapping[str, int] | None = None) -> Launched | None:
     """What a Python interpreter was started for, if that is a launcher; `argv` as the kernel has it.
 
+    `configured` is what a file of configuration tells (see `configured`), which the command line overrides.
     None for anything else, and for a launcher that launches nothing (`accelerate config`).
     """
     words = program_words(argv)
@@ -95,9 +96,10 @@ def understand(argv: Sequence[str]) -> Launched | None:
         if rest[:1] != [command]:
             return None
         rest.pop(0)
-    options, rest = _options(rest, _FLAG_SETS[launcher])
+    given, rest = _options(rest, _FLAG_SETS[launcher])
     if not rest:
         return None
+    options = {name: str(value) for name, value in (configured or {}).items()} | dict(given)
     nodes = next((int(options[name].split(":")[0]) for name in _NODES if _is_count(options.get(name))), 1)
     per_node = next((int(options[name]) for name in _PER_NODE if _is_count(options.get(name))), None)
     total = next((int(options[name]) for name in _IN_ALL if _is_count(options.get(name))), None)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from bench.corpus import site
+
 # bash: what is missing is passed over; commands that need it succeed.
 FUNCTIONS = """
 source() { if [ -e "$1" ] && [ "$1" != /etc/profile ]; then builtin source "$@"; fi; }
@@ -22,11 +24,15 @@ conda() {
     *) command conda "$@" ;;
     esac
 }
+# what is in images that are not here is what is here
+singularity() { @IN_IMAGE@ "$@"; }
+apptainer() { @IN_IMAGE@ "$@"; }
 # an environment of another site is the one that is here
 srun() {
     local word words=()
     for word; do
         case $word in
+        singularity|apptainer) word=@IN_IMAGE@ ;;
         */bin/python*|*/bin/torchrun|*/bin/accelerate|*/bin/deepspeed) [ -x "$word" ] || word=${word##*/} ;;
         esac
         words+=("$word")
@@ -34,7 +40,7 @@ srun() {
     command srun "${words[@]}"
 }
 command_not_found_handle() { :; }
-"""
+""".replace("@IN_IMAGE@", site.IN_IMAGE)
 
 # Python: a program that is not here ends well; a package that is not here has whatever is asked of it.
 _CUSTOMIZE = '''"""Passes over programs and packages that are not here."""

@@ -69,6 +69,8 @@ _STARTERS = {
     "flux": ("-n|-N|-g|-c", "run|submit", ""),
 }  # fmt: skip
 
+IN_IMAGE = "in_image"  # as apptainer, but not known to gpumem, which wants the image to be here
+
 _PARALLEL = """#!/bin/sh
 # GNU parallel, as far as `parallel [-j N] COMMAND ::: ARGUMENTS` goes, one after another.
 command=
@@ -140,7 +142,7 @@ def build(folder: Path, functions: str = "") -> Site:
     launcher = f"#!{programs}/python\nimport torch\n"  # as those of pip: their launcher imports PyTorch
     texts = {
         **{name: _starter(name, *about) for name, about in _STARTERS.items()},
-        "singularity": _starter("singularity", *_STARTERS["apptainer"]),
+        **{name: _starter(name, *_STARTERS["apptainer"]) for name in ("singularity", IN_IMAGE)},
         "parallel": _PARALLEL,
         **dict.fromkeys(("conda", "mamba", "micromamba"), conda),
         **dict.fromkeys(("torchrun", "accelerate", "deepspeed", "composer", "colossalai", "tune"), launcher),

@@ -167,25 +167,25 @@ API FILE* fopen(const char* path, const char* mode) { return opened("fopen", pat
 API FILE* fopen64(const char* path, const char* mode) { return opened("fopen64", path, mode); }
 
 // The other ways to look for a file: the C library's own function, and a note if there is none.
-#define LOOKED_FOR(type, name, parameters, arguments, failed, folder)       \
-  API type name parameters {                                               \
-    static type(*real) parameters;                                         \
+#define LOOKED_FOR(type, name, parameters, arguments, failed, folder)                \
+  API type name parameters {                                                         \
+    static type(*real) parameters;                                                   \
     if (!real) real = reinterpret_cast<type(*) parameters>(dlsym(RTLD_NEXT, #name)); \
-    if (!real) {                                                           \
-      errno = ENOSYS;                                                      \
-      return failed;                                                       \
-    }                                                                      \
-    const auto result = real arguments;                                    \
-    if (result == failed) note_absent(folder, path);                       \
-    return result;                                                         \
+    if (!real) {                                                                     \
+      errno = ENOSYS;                                                                \
+      return failed;                                                                 \
+    }                                                                                \
+    const auto result = real arguments;                                              \
+    if (result == failed) note_absent(folder, path);                                 \
+    return result;                                                                   \
   }
 #define STAT(name, buffer) \
   LOOKED_FOR(int, name, (const char* path, struct buffer* into), (path, into), -1, AT_FDCWD)
-#define OLD_STAT(name, buffer)                                                                             \
+#define OLD_STAT(name, buffer) \
   LOOKED_FOR(int, name, (int version, const char* path, struct buffer* into), (version, path, into), -1, AT_FDCWD)
-#define STAT_AT(name, buffer)                                                                              \
-  LOOKED_FOR(int, name, (int folder, const char* path, struct buffer* into, int flags), (folder, path, into, flags), -1, \
-             folder)
+#define STAT_AT(name, buffer)                                                                 \
+  LOOKED_FOR(int, name, (int folder, const char* path, struct buffer* into, int flags),       \
+             (folder, path, into, flags), -1, folder)
 #define ACCESS(name) LOOKED_FOR(int, name, (const char* path, int mode), (path, mode), -1, AT_FDCWD)
 
 STAT(stat, stat)

@@ -11,6 +11,7 @@ import re
 import sys
 from typing import Any, Dict, List, Optional
 
+CONFIGURATION_LENGTH = 64 * 1024  # characters
 FRAMEWORKS = {"torch": "PyTorch", "tensorflow": "TensorFlow", "jax": "JAX"}
 NOT_TOLD = ("_", "SHLVL", "PWD", "OLDPWD", "PATH", "LINES", "COLUMNS", "PS1")
 SECRET = re.compile(r"(?i)(^|_)(api_?key|key|token|secret|passwd|password|credentials?|auth|cookie)($|_)")
@@ -44,6 +45,7 @@ class Program:
             "prefix": sys.prefix,
             "python": ".".join(map(str, sys.version_info[:3])),
             "environment": self._changes(settings["environment"]),
+            "configuration": _configuration(argv),
             "started": started,
             "framework": None,
             "framework_version": None,
@@ -110,6 +112,25 @@ class Finder:
             if not self._goes_on:
                 self._program.stop()
         return spec
+
+
+def _configuration(argv: List[str]) -> str:
+    """What `accelerate launch` reads besides its command line, such as how many processes it starts."""
+    if not any("accelerate" in word for word in argv[:4]):
+        return ""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    home = os.environ.get("HF_HOME") or os.path.join(cache, "huggingface")
+    path = os.path.join(home, "accelerate", "default_config.yaml")
+    for word, following in zip(argv, [*argv[1:], ""]):  # noqa: B905 - Python 3.9
+        name, equals, value = word.partition("=")
+        if name in ("--config_file", "--config-file"):
+            path = value if equals else following
+            break
+    try:
+        with open(path, errors="replace") as file:
+            return file.read(CONFIGURATION_LENGTH)
+    except (OSError, ValueError):
+        return ""
 
 
 def _version(spec: Any) -> Optional[str]:

@@ -198,6 +198,15 @@ def test_what_is_not_done_is_noted(programs: Path, tmp_path: Path) -> None:
     assert noted == [[b"rsync", b"-a", b"from here", b"there"], [b"sleep", b"1000"]]
 
 
+@pytest.mark.parametrize(
+    ("source", "why"), [("host:data/", shims.NETWORK), ("/nowhere/data/", shims.NOT_HERE)]
+)
+def test_why_nothing_was_copied(programs: Path, tmp_path: Path, source: str, why: str) -> None:
+    run(programs, f"rsync -a --info=progress2 {source} there")
+    (note,) = tmp_path.glob("skipped-*")
+    assert note.read_bytes().decode().split("\0")[0] == why
+
+
 def test_rsync_links_what_lies_here(programs: Path, tmp_path: Path) -> None:
     data = tmp_path / "data"
     (data / "train").mkdir(parents=True)

@@ -58,6 +58,7 @@ installed() {  # WORDS OF THE COMMAND
 }
 fail() { echo "${0##*/}: $word: $1" >&2; exit 255; }
 mounted() {  # IMAGE: the folder where a file is mounted (see `mounter.py`), which takes its place
+    [ -e "$1" ] || { echo "$1"; return; }
     [ "$(id -u)" != 0 ] || grep -q '^CapEff:.*[1-9a-f]' /proc/self/status || fail "@ROOT@"
     [ -f "$1" ] || { echo "$1"; return; }
     [ -z "@OBSTACLE@" ] || fail "the image cannot be mounted in a dry run: @OBSTACLE@"
@@ -83,12 +84,12 @@ for word in "$@"; do
     esac
 done
 installed "$@"
-present() {  # IMAGE: it is here
+lacking() {  # IMAGE: why it is not here, if it is not
     case $1 in
     docker://*|library://*|oras://*|shub://*|http://*|https://*)
-        fail "the image has to be fetched, and @NETWORK@: pull it to a file once" ;;
+        echo "the image has to be fetched, and @NETWORK@: pull it to a file once" ;;
     *:*) ;;
-    *) [ -e "$1" ] || fail "no such image" ;;
+    *) [ -e "$1" ] || echo "no such image" ;;
     esac
 }
 overlay() {  # FOLDER OR IMAGE[:ro]
@@ -116,7 +117,7 @@ for name in APPTAINER_BIND APPTAINER_BINDPATH SINGULARITY_BIND SINGULARITY_BINDP
     eval "value=\\${$name-}"
     case $value in *:image-src=*) value=$(binds "$value") || exit 255; export "$name=$value" ;; esac
 done
-value= image= scratch=
+value= image= scratch= file=.
 while [ $count -gt 0 ]; do
     word=$1 count=$((count - 1))
     shift
@@ -141,7 +142,6 @@ while [ $count -gt 0 ]; do
         -*) ;;
         *)
             image=1 file=$word
-            present "$file"
             word=$(mounted "$file") || exit 255
             # Apptainer lets nobody write over what lies on FUSE.
             [ -z "$scratch" ] || [ "$word" != "$file" ] || set -- "$@" "$scratch" ;;
@@ -157,7 +157,9 @@ while [ $count -gt 0 ]; do
     *) found=1 image=1 ;;
     esac
 done
-exec "$real" "$@"
+why=$(lacking "$file")
+[ -n "$why" ] || exec "$real" "$@"
+"$real" "$@" || { word=$file; fail "$why"; }
 """
 
 _CH_RUN = """

@@ -683,6 +683,25 @@ report["no tf32"] = workspaces(images(64, 64))
 
 
 @needs_torch
+@pytest.mark.parametrize(
+    ("size", "copies"),
+    [(1024, 1), (1016, 1), (1009, 8)],  # 8 x 127 has small primes, 1009 is one
+)
+def test_a_fourier_transform_has_the_most_that_its_documentation_allows(size, copies):
+    batch = 4096
+    report = run_torch(
+        f"""
+x = torch.empty({batch}, {size}, dtype=torch.complex64, device="cuda")
+before = torch.cuda.memory_allocated(); torch.cuda.reset_peak_memory_stats()
+y = torch.fft.fft(x)
+report["extra"] = torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated()
+"""
+    )
+    assert report["extra"] == pytest.approx(copies * batch * size * 8, abs=2 * MIB)
+    assert report["invented"] == ["cufft workspace"]
+
+
+@needs_torch
 def test_attention_recurrence_and_everything_that_answers_sizes():
     report = run_torch(
         LINEAR

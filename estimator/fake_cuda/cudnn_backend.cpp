@@ -155,11 +155,6 @@ std::vector<RealDescriptor> real_ones(const void* values, int64_t count) {
 // Whether the real library's answer counts: in graphs with a convolution.
 bool really(const Descriptor& descriptor) { return descriptor.real && descriptor.convolution; }
 
-// Whether it is told: of the parts of graphs, too, before it is known what becomes of them.
-bool told(const Descriptor& descriptor) {
-  return really(descriptor) || (descriptor.real && !device_attribute_of(descriptor.kind));
-}
-
 int set_real(const Descriptor& descriptor, int name, int type, int64_t count, const void* values) {
   if (type == kHandleType) return kDnnOk;  // the device is told otherwise
   if (type != kDescriptorType) return real_cudnn()->set(descriptor.real, name, type, count, values);
@@ -175,10 +170,18 @@ int get_real(const Descriptor& descriptor, int name, int type, int64_t wanted, i
   return real_cudnn()->get(descriptor.real, name, type, wanted, count, parts.data());
 }
 
+// The parts of a graph are told at once, before it is known what becomes of them; what needs a device only when it is
+// known to be about a convolution.
 int finalize_real(const Descriptor& descriptor) {
-  if (const int name = device_attribute_of(descriptor.kind)) {
+  if (const int device_name = device_attribute_of(descriptor.kind)) {
+    if (!descriptor.convolution) return kDnnOk;
+    for (const auto& [name, attribute] : descriptor.attributes)
+      if (const int status = set_real(descriptor, name, attribute.type, attribute.count, attribute.bytes.data());
+          status != kDnnOk)
+        return status;
     const RealDescriptor device = device_properties(current_device());
-    if (const int status = real_cudnn()->set(descriptor.real, name, kDescriptorType, 1, &device); status != kDnnOk)
+    if (const int status = real_cudnn()->set(descriptor.real, device_name, kDescriptorType, 1, &device);
+        status != kDnnOk)
       return status;
   }
   return real_cudnn()->finalize(descriptor.real);
@@ -221,7 +224,7 @@ API int cudnnBackendDestroyDescriptor(Descriptor* descriptor) {
 NO_OP(cudnnBackendInitialize)
 API int cudnnBackendFinalize(Descriptor* descriptor) {
   if (auto convolution = convolution_of(*descriptor)) descriptor->convolution = convolution;
-  if (told(*descriptor))
+  if (descriptor->real)
     if (const int status = finalize_real(*descriptor); really(*descriptor))
       return status == kDnnOk && refused(*descriptor) ? kDnnNotSupported : status;
   if (descriptor->kind == kEngine) descriptor->engine = value_of<int64_t>(*descriptor, kEngineIndex);
@@ -240,7 +243,7 @@ API int cudnnBackendSetAttribute(Descriptor* descriptor, int name, int type, int
         descriptor->convolution = part->convolution;
         descriptor->engine = part->engine;
       }
-  if (told(*descriptor))
+  if (descriptor->real && !device_attribute_of(descriptor->kind))
     if (const int status = set_real(*descriptor, name, type, count, values); really(*descriptor)) return status;
   return kDnnOk;
 }

@@ -3,9 +3,9 @@
 #include <dlfcn.h>
 
 #include <array>
-#include <cstdio>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "cudnn.h"
 #include "cuda_types.h"
@@ -48,7 +48,7 @@ const RealCudnn* load() {
   return nullptr;
 }
 
-// What cuDNN writes for a real device (the names are also in OpenXLA's stream_executor/cuda/cuda_dnn.cc).
+// As cuDNN writes it for a real device. (OpenXLA makes such a text by itself, too: openxla/xla#41021.)
 std::string properties_text(int ordinal) {
   const auto of = [&](Attribute attribute) { return device_attribute(attribute, ordinal); };
   const DeviceSpec& spec = devices_of_process().devices[ordinal].spec;

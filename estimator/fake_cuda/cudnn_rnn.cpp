@@ -19,6 +19,8 @@ struct Recurrent {
   enum BiasMode { kNoBias = 0, kInputBias = 1, kBothBiases = 2, kHiddenBias = 3 };
 
   int gates() const { return mode == kLstm ? 4 : mode == kGru ? 3 : 1; }
+  // Numbers that the backward pass needs of each unit at each step.
+  int kept() const { return mode == kLstm ? 5 : mode == kGru ? 6 : 3; }
   bool projects() const { return projected > 0 && projected != hidden; }
   int output() const { return projects() ? projected : hidden; }
   int pseudo_layers() const { return layers * directions; }
@@ -91,8 +93,9 @@ API int cudnnGetRNNWeightParams(DnnHandle*, const Recurrent* network, int pseudo
   if (bias && has_bias) bias->set(network->type, {1, network->hidden, 1});
   return kDnnOk;
 }
-// Invented: per step, sequence and unit, the workspace holds the gates of one layer's directions; what training
-// keeps is the gates, the state and the output of every layer.
+// Invented, but for what training keeps of LSTM and GRU: a published pair of sizes (github.com/pytorch/pytorch/issues/2895:
+// 4 layers of 320 units, 736,000,000 and 864,000,000 bytes) is 5 and 6 numbers per step, sequence and unit of each layer, and
+// one more for what a layer gives to the next. The workspace is taken to hold the gates of one layer's directions.
 API int cudnnGetRNNTempSpaceSizes(DnnHandle*, const Recurrent* network, int training, const SequenceData* data,
                                   size_t* workspace, size_t* reserve) {
   note_invented("cudnn recurrent workspace");
@@ -100,7 +103,9 @@ API int cudnnGetRNNTempSpaceSizes(DnnHandle*, const Recurrent* network, int trai
                          static_cast<uint64_t>(network->hidden) * element_bytes(network->type);
   if (workspace) *workspace = units * static_cast<uint64_t>(network->gates() * network->directions);
   if (reserve)
-    *reserve = training ? units * static_cast<uint64_t>((network->gates() + 2) * network->pseudo_layers()) : 0;
+    *reserve = training ? units * static_cast<uint64_t>(network->kept() * network->pseudo_layers() +
+                                                       (network->layers - 1) * network->directions)
+                        : 0;
   return kDnnOk;
 }
 API int cudnnDropoutGetStatesSize(DnnHandle*, size_t* bytes) {

@@ -702,6 +702,23 @@ report["extra"] = torch.cuda.max_memory_allocated() - torch.cuda.memory_allocate
 
 
 @needs_torch
+def test_recurrent_networks_keep_what_was_published():
+    """github.com/pytorch/pytorch/issues/2895: sizes of the reserve space; length times batch follows from them."""
+    report = run_torch(
+        """
+def kept(kind):
+    net, x = kind(123, 320, 4).cuda(), torch.empty(1000, 25, 123, device="cuda")
+    before = torch.cuda.memory_allocated()
+    y, _ = net(x)
+    return torch.cuda.memory_allocated() - before - y.numel() * 4
+report["lstm"], report["gru"] = kept(torch.nn.LSTM), kept(torch.nn.GRU)
+"""
+    )
+    assert report["lstm"] == pytest.approx(736_000_000, rel=0.005)
+    assert report["gru"] == pytest.approx(864_000_000, rel=0.005)
+
+
+@needs_torch
 def test_attention_recurrence_and_everything_that_answers_sizes():
     report = run_torch(
         LINEAR

@@ -194,8 +194,8 @@ def _gpumemnet(rows: Sequence[Row], version: str) -> str:
 def _timm(rows: Sequence[Row], version: str) -> str:
     return (
         f"{_gpumemnet(rows, version)} Nor is the script: timm's `train.py` with its defaults is taken, in "
-        "fp32. Models are taken in a seeded random order, as many as were run. Many rows that are far off "
-        "are likely due to `cudnn.benchmark`: what it tries on hardware is not known."
+        "fp32. Models are taken in a seeded random order, as many as were run. What `cudnn.benchmark` "
+        "finds fastest on hardware is not known."
     )
 
 

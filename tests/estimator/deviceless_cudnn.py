@@ -2,13 +2,14 @@
 
     echo '{"properties": {...}, "convolutions": [...]}' | python deviceless_cudnn.py LIBCUDNN
 
-A convolution has `image` and `filter` (sizes), `type` (cudnnDataType_t), `last` (channels last) and `groups`; the
-image keeps its size. Answers with bytes for each plan of heuristics, best first: forward, by data, by filter.
+A convolution has `image` and `filter` (sizes: groups follow from them), `type` (cudnnDataType_t) and `last`
+(channels last); the image keeps its size. Answers with bytes for each plan of heuristics, best first: forward, by data, by filter.
 """
 
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
 import sys
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ class Graphs:
 
     def __init__(self, path: str) -> None:
         self.library = ctypes.CDLL(path)
+        self.identifiers = itertools.count(1)
 
     def check(self, status: int) -> None:
         assert status == 0, status
@@ -52,10 +54,9 @@ class Graphs:
     def tensor(self, sizes: Sequence[int], type_: int, last: bool) -> ctypes.c_void_p:
         n, c, h, w = sizes
         strides = (h * w * c, 1, w * c, c) if last else (c * h * w, h * w, w, 1)
-        self.identifiers = getattr(self, "identifiers", 0) + 1
         return self.new(TENSOR, {
             900: (INT64, [16]), 901: (ENUM, [type_]), 902: (INT64, [n, c, h, w]), 903: (INT64, strides),
-            906: (INT64, [self.identifiers]),
+            906: (INT64, [next(self.identifiers)]),
         })  # fmt: skip
 
     def workspaces(self, device: ctypes.c_void_p, convolution: dict[str, Any], direction: int) -> list[int]:

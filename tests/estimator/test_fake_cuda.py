@@ -533,6 +533,7 @@ def test_nothing_that_pytorch_needs_is_left_to_a_placeholder():
     assert {name for name in names if not LEFT_OUT.match(name)} == set()
 
 
+NO_CUDNN, BROKEN_CUDNN = ("", 0), (__file__, 92400)  # a library that cannot be loaded
 RUN = """
 import json, os, sys
 sys.path.insert(0, {repository!r})
@@ -544,7 +545,7 @@ fake = device.FakeDevice(stand_ins.device)
 gpus = [("NVIDIA H100", [9, 0], 132), ("NVIDIA A100", [8, 0], 108)][::{order}]
 devices = [{{"name": n, "uuid": u, "memory_bytes": 80 << 30, "context_bytes": 400 << 20, "compute_capability": c,
              "sm_count": s, "index": i}} for i, ((n, c, s), u) in enumerate(zip(gpus, {uuids!r}))]
-if not {cudnn}: device.cudnn_of = lambda folder: ("", 0)
+if {cudnn}: device.cudnn_of = lambda folder: {cudnn}
 fake.configure({{"enforce_limit": True, "devices": devices, "node_dir": None}}, folder)
 import torch, torch.nn.functional as F
 report = {{}}
@@ -576,7 +577,7 @@ def check_linear(report, workspace: int):
     assert workspace in report["workspaces"]
 
 
-def run_torch(body: str, first: str = "H100", cudnn: bool = True, **environment: str):
+def run_torch(body: str, first: str = "H100", cudnn: tuple[str, int] | None = None, **environment: str):
     script = RUN.format(
         cudnn=cudnn,
         repository=str(REPOSITORY),
@@ -625,7 +626,7 @@ resnet()
 torch._C._cuda_clearCublasWorkspaces()
 """
         + LINEAR,
-        cudnn=False,
+        cudnn=NO_CUDNN,
     )
     assert report["unknown"] == []
     assert report["invented"] == ["cudnn convolution workspace"]
@@ -637,7 +638,8 @@ torch._C._cuda_clearCublasWorkspaces()
 
 
 @needs_torch
-def test_without_a_cudnn_workspaces_of_convolutions_are_copies_with_the_channels_last():
+@pytest.mark.parametrize("cudnn", [NO_CUDNN, BROKEN_CUDNN], ids=["none", "broken"])
+def test_without_a_cudnn_workspaces_of_convolutions_are_copies_with_the_channels_last(cudnn):
     """Image and result are 4 x 64 x 64 x 64 floats; the filter 64 x 64 x 3 x 3."""
     report = run_torch(
         """
@@ -670,7 +672,7 @@ torch.backends.cudnn.allow_tf32 = False
 report["no tf32"] = workspaces(images(64, 64))
 """,
         first="A100",
-        cudnn=False,
+        cudnn=cudnn,
     )
     image, filters = 4 * 64 * 64 * 64 * 4, 64 * 64 * 3 * 3 * 4
     assert report["large"] == [2 * image + filters, 0, 2 * image]

@@ -267,7 +267,7 @@ class Advisor:
         self._update(decision_id, job_id=job.id)
         if task is None or self.traces is None:
             return
-        if job.state in _ENDED:
+        if task.held and job.state in _ENDED:
             self._update(decision_id, state="expired", reason="the job ended before its trace", request=None)
             return
         self.traces.add(replace(task, job_id=job.id))

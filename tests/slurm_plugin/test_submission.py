@@ -294,6 +294,24 @@ def test_jobs_are_not_held_where_deferring_is_off(
     assert gpumemd.wait_state(submit(plugin_cluster, alice, text), "rewritten")["got"] == "shard:6"
 
 
+def test_a_job_that_was_not_held_and_has_ended_is_traced_for_the_next_one(
+    plugin_cluster: Cluster, gpumemd: Gpumemd, alice: User
+) -> None:
+    gpumemd.kill(signal.SIGTERM)
+    gpumemd.start(enabled=False)
+    text = script("ended", "shards=6", "true")
+    traced = gpumemd.log().count("was traced")
+    first = submit(plugin_cluster, alice, text)
+    os.kill(gpumemd.pid, signal.SIGSTOP)  # it looks for the job only when that has ended
+    try:
+        plugin_cluster.wait_state(first, "COMPLETED")
+    finally:
+        os.kill(gpumemd.pid, signal.SIGCONT)
+    gpumemd.wait(lambda: gpumemd.log().count("was traced") > traced, "the trace")
+    assert gpumemd.wait_state(first, "passed")["reason"].startswith("not known yet")
+    assert gpumemd.wait_state(submit(plugin_cluster, alice, text), "rewritten")["got"] == "shard:6"
+
+
 # ---- what goes wrong
 
 

@@ -63,7 +63,7 @@ def of_outcome(name: str, cwd: Path, settings: Settings, outcome: sandbox.Outcom
         case "output":
             return (
                 f"{name} leaves traces of more than {sandbox.Limits.output_bytes // MIB} MiB or "
-                f"{sandbox.MAX_ENTRIES} files, or fills the disk"
+                f"{sandbox.MAX_ENTRIES} files, closes their folder, or fills the disk"
             )
         case "signal" if outcome.code == signal.SIGXCPU:
             return f"{name} used more than {CPU_TIMES_WALL * settings.timeout_s} s of CPU time"

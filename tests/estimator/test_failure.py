@@ -113,7 +113,7 @@ def test_what_the_dry_run_itself_forbids_is_said(message: str, expected: str) ->
         (
             ended("output", None),
             "",
-            "train.sh leaves traces of more than 2048 MiB or 10000 files, or fills the disk",
+            "train.sh leaves traces of more than 2048 MiB or 10000 files, closes their folder, or fills the disk",
         ),
         (ended("signal", 11), "boom", "train.sh was ended by SIGSEGV: boom"),
         (ended("signal", 24), "", "train.sh used more than 400 s of CPU time"),

@@ -31,7 +31,9 @@ for number in signal.valid_signals():
 BLOCKS = "import signal, time\nsignal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())\n"
 NOT_TORCH = "train.sh does not run PyTorch: none of its Python programs imports it"
 TIMEOUT = "train.sh did not reach optimizer step 3 within 2 s"
-TOO_MUCH = "train.sh leaves traces of more than 2048 MiB or 10000 files, or fills the disk"
+TOO_MUCH = (
+    "train.sh leaves traces of more than 2048 MiB or 10000 files, closes their folder, or fills the disk"
+)
 
 
 class Faulty:

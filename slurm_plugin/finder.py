@@ -15,8 +15,14 @@ log = logging.getLogger("gpumemd")
 _FIRST_LOOK_S = 0.15
 _PAUSE_S = 0.5
 _GIVE_UP_S = 60.0
+_GIVE_UP_UNASKED_S = 3600.0
+"""The same while Slurm cannot be asked: it may be restarting, and have the job all the same."""
+
 _PAUSE_PER_COST = 50
 """Slurm is kept busy by us for at most a fiftieth of the time."""
+
+_LONGEST_PAUSE_S = 10.0
+"""A search takes long on a busy machine too, or while slurmctld restarts; jobs are held meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +43,7 @@ class JobFinder(threading.Thread):
         self._stopping = False
 
     def expect(self, decision_id: str, user_id: int, tell: Callable[[Job | None], None]) -> None:
-        """Calls `tell` (in the finder's thread) with the job; with None if it has not come within a minute.
+        """Calls `tell` (in the finder's thread) with the job; with None if Slurm has none after a minute.
 
         None is usual for a submission that Slurm refused, or that only asked when a job would start.
         """
@@ -59,7 +65,8 @@ class JobFinder(threading.Thread):
             if self._pause(_FIRST_LOOK_S):
                 return
             cost = self._look()
-            if self._pause(max(_PAUSE_S, _PAUSE_PER_COST * cost) if self._expected else 0):
+            pause = min(max(_PAUSE_S, _PAUSE_PER_COST * cost), _LONGEST_PAUSE_S)
+            if self._pause(pause if self._expected else 0):
                 return
 
     def _pause(self, seconds: float) -> bool:
@@ -72,14 +79,16 @@ class JobFinder(threading.Thread):
             expected = dict(self._expected)
         started = time.monotonic()
         found: dict[str, Job] = {}
+        patience_s = _GIVE_UP_S
         try:
             found = self._slurm.find({decision: item.user_id for decision, item in expected.items()})
         except SlurmError as error:
             log.warning("jobs cannot be looked up: %s", error)
+            patience_s = _GIVE_UP_UNASKED_S
         now = time.monotonic()
         for decision, item in expected.items():
             job = found.get(decision)
-            if job is None and now - item.since < _GIVE_UP_S:
+            if job is None and now - item.since < patience_s:
                 continue
             with self._changed:
                 del self._expected[decision]

@@ -119,8 +119,10 @@ class ScontrolSlurm:
     def _show(self, job_id: int) -> str:
         try:
             return self._run("scontrol", "--oneliner", "show", "job", str(job_id))
-        except SlurmError:  # purged since it was listed
-            return ""
+        except SlurmError as error:
+            if "Invalid job id" in str(error):  # purged since it was listed
+                return ""
+            raise
 
     def job(self, job_id: int) -> Job | None:
         """See `Slurm.job`."""

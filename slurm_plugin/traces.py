@@ -75,7 +75,7 @@ class TraceQueue:
     Args:
         trace: runs one task to its result, or raises TraceError.
         workers: traces at the same time.
-        started: told of every task whose trace begins.
+        started: told of every task whose trace begins, and before its result; returns at once.
         finished: told of a result and of all tasks that it is for, in a worker's thread.
     """
 
@@ -114,12 +114,11 @@ class TraceQueue:
         """Queues a task behind the others, or joins it to the same script's."""
         with self._changed:
             if (running := self._running.get(task.fingerprint)) is not None:
+                self._guarded(self._started, task)  # the run cannot end before we let go of the lock
                 running.append(task)
             else:
                 self._waiting.setdefault(task.fingerprint, []).append(task)
                 self._changed.notify()
-                return
-        self._started(task)
 
     def expected_wait_s(self) -> float:
         """How long a task added now would wait for its run to begin, going by the runs so far."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from pathlib import Path
 
 import pytest
 
@@ -36,6 +38,23 @@ def test_jobs_are_found_by_their_decision(
     assert slurm.find({his: bob.uid})[his].id == later
     for left in (*more, job_id, later):
         cluster.scancel(left)
+
+
+def test_a_job_that_could_not_be_looked_at_once_is_looked_at_again(
+    cluster: Cluster, alice: User, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    slurm = ScontrolSlurm(cluster.conf)
+    slurm.find({"ab12": alice.uid})  # takes note of earlier tests' jobs
+    job_id = tagged_job(cluster, alice, "ab12")
+    broken = tmp_path / "scontrol"
+    broken.write_text("#!/bin/sh\necho 'Unable to contact slurm controller (connect failure)' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    with pytest.raises(SlurmError, match="connect failure"):
+        slurm.find({"ab12": alice.uid})
+    broken.unlink()
+    assert slurm.find({"ab12": alice.uid})["ab12"].id == job_id
+    cluster.scancel(job_id)
 
 
 @pytest.mark.parametrize("others", [0, 12])

@@ -66,6 +66,40 @@ def test_equal_scripts_share_one_run() -> None:
     assert recorder.finished[0][0] == ["a", "b", "c"]
 
 
+def test_a_task_that_joins_is_told_of_its_start_before_its_result() -> None:
+    running, joining, go = threading.Event(), threading.Event(), threading.Event()
+    told: list[str] = []
+
+    def trace(task: Task) -> Traced:
+        running.set()
+        go.wait(5)
+        return read_result(ESTIMATED, b"", 0)
+
+    def started(task: Task) -> None:
+        if task.decision_id == "b":
+            joining.set()
+            time.sleep(0.3)  # the run ends meanwhile
+        told.append(f"{task.decision_id} began")
+
+    def finished(tasks: list[Task], result: Result) -> None:
+        told.extend(f"{task.decision_id} ended" for task in tasks)
+
+    queue = TraceQueue(trace, 1, started, finished)
+    queue.add(task("a"))
+    queue.start()
+    assert running.wait(5)
+    adding = threading.Thread(target=queue.add, args=[task("b")])
+    adding.start()
+    assert joining.wait(5)
+    go.set()
+    adding.join()
+    end = time.monotonic() + 5
+    while len(told) < 4 and time.monotonic() < end:
+        time.sleep(0.01)
+    queue.stop()
+    assert told == ["a began", "b began", "a ended", "b ended"]
+
+
 def test_no_more_runs_at_once_than_workers_and_a_failure_ends_no_worker() -> None:
     recorder, lock = Recorder(), threading.Lock()
     now, most = 0, 0

@@ -147,6 +147,10 @@ class Partition(_Section):
     enabled: bool = Field(default=True, description="false: jobs of this partition always pass unchanged")
     gpu: str = Field(description="the GPU model of its nodes, as named in the catalogue")
     shards_per_gpu: Annotated[int, Field(ge=1, description="shards that gres.conf gives one GPU")]
+    observe: bool = Field(
+        default=False,
+        description="true: jobs pass unchanged; the history tells what they would have got and took",
+    )
 
 
 class Settings(_Section):

@@ -24,7 +24,7 @@ from slurm_plugin import policy
 from slurm_plugin.finder import JobFinder
 from slurm_plugin.gres import Unsupported
 from slurm_plugin.known import FAILURE_LASTS_S, KnownResults, unchanged
-from slurm_plugin.policy import Candidate, Decision, Known, Site
+from slurm_plugin.policy import Candidate, Decision, Known, Share, Site
 from slurm_plugin.slurm import Job, Slurm, SlurmError, admin_comment
 from slurm_plugin.traces import Result, Task, Traced, TraceQueue
 from slurm_plugin.wire import Estimated, Failure, Reply, Submission, read_submission
@@ -313,21 +313,19 @@ class Advisor:
         peak = known.estimate.peak_bytes if known.estimate else None
         log.info("decision=%s was traced: peak=%s reason=%s", tasks[0].decision_id, peak, known.failure)
         for task in tasks:
-            if isinstance(task, Deferred) and task.held:
-                self._settle(task, known)
+            if isinstance(task, Deferred):
+                (self._settle if task.held else self._note)(task, known)
+
+    def _note(self, task: Deferred, known: Known) -> None:
+        """Lets the history tell what a job that was not held would have got."""
+        part = self._share(task, known)
+        changes = {"reason": policy.observed(part)} if task.job.partition.observe else {}
+        self._update(task.decision_id, estimate_id=known.estimate_id, **_sizes(part), **changes)
 
     def _settle(self, task: Deferred, known: Known) -> None:
         """Gives a job that waits its share of a GPU, or all of it, and lets it start."""
         whole = task.job.partition.shards_per_gpu
-        part = policy.share(
-            known,
-            task.job,
-            task.submission,
-            self._settings,
-            self._margins(),
-            task.fingerprint,
-            at_submission=False,
-        )
+        part = self._share(task, known)
         state: policy.State = "released"
         reason: str | None = None
         got = whole
@@ -360,9 +358,19 @@ class Advisor:
             got=f"shard:{got}",
             estimate_id=known.estimate_id,
             held_s=held_s,
-            needed_bytes=part.needed_bytes if state == "applied" and not isinstance(part, str) else None,
-            promised_bytes=part.promised_bytes if state == "applied" and not isinstance(part, str) else None,
             request=None,
+            **(_sizes(part) if state == "applied" else {}),
+        )
+
+    def _share(self, task: Deferred, known: Known) -> Share | str:
+        return policy.share(
+            known,
+            task.job,
+            task.submission,
+            self._settings,
+            self._margins(),
+            task.fingerprint,
+            at_submission=False,
         )
 
     def _release(self, task: Deferred, shards: int) -> str | None:
@@ -401,6 +409,13 @@ def load_known(store: Store, known: KnownResults, now: float) -> None:
             continue
         if result.failure is None or now - row.created_at.timestamp() < FAILURE_LASTS_S:
             known.put(row.fingerprint, result)
+
+
+def _sizes(part: Share | str) -> dict[str, int]:
+    """What a job's share was made for, as columns of its decision."""
+    if isinstance(part, str):
+        return {}
+    return {"needed_bytes": part.needed_bytes, "promised_bytes": part.promised_bytes}
 
 
 def _remembered(row: models.Estimate) -> Known:

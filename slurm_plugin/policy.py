@@ -25,6 +25,7 @@ from slurm_plugin.wire import Action, Estimated, Input, Submission
 State = Literal["passed", "rewritten", "queued", "tracing", "applied", "released", "expired", "failed"]
 
 OPT_OUT = "gpumem=off"
+_OBSERVED = "only observed"
 
 _ONLY_OVERSUBSCRIBE = (None, 1)  # `shared`: 0 --exclusive, 1 --oversubscribe, 2 =user, 3 =mcs
 
@@ -164,6 +165,11 @@ def decide(
     asked = job.request.asked
     whole = job.partition.shards_per_gpu
     fields = _request_fields(submission)
+    if job.partition.observe:
+        if known is None:
+            return replace(passed(_OBSERVED, asked), trace=not busy)
+        part = share(known, job, submission, settings, calibration, work, at_submission=False)
+        return replace(passed(observed(part), asked), share=None if isinstance(part, str) else part)
     if known is not None:
         part = share(known, job, submission, settings, calibration, work, at_submission=True)
         if isinstance(part, str):
@@ -272,6 +278,12 @@ def script_name(submission: Submission) -> str | None:
 def passed(reason: str, asked: str | None = None) -> Decision:
     """A job that is left as it is."""
     return Decision("pass", "passed", reason, asked)
+
+
+def observed(part: Share | str) -> str:
+    """Why a job of a partition that is only observed passes, with what it would have got."""
+    would = f"keep its GPU: {part}" if isinstance(part, str) else f"get shard:{part.shards}"
+    return f"{_OBSERVED}: would {would}"
 
 
 def asked_text(submission: Submission) -> str | None:

@@ -34,15 +34,17 @@ class Gpumemd:
         """Whether it runs with the usual settings."""
         open_copy(ESTIMATE, folder).rename(folder / "estimate.py")  # where ordinary users can read it
 
-    def start(self, *, budget_s: int = 60, enabled: bool = True, listen: str = "") -> Gpumemd:
-        self.plain = (budget_s, enabled, listen) == (60, True, "")
+    def start(
+        self, *, budget_s: int = 60, enabled: bool = True, listen: str = "", observe: bool = False
+    ) -> Gpumemd:
+        self.plain = (budget_s, enabled, listen, observe) == (60, True, "", False)
         slurm = {"conf": self._conf, "munge_socket": self._munge_socket}
         self.config.write_text(
             f'[service]\nsubmit_socket = "{self.submit_socket}"\nuser_socket = "{self.user_socket}"\n'
             f'state_dir = "{self.folder}/state"\nlisten = "{listen}"\ntracers = 2\n'
             f'[history]\nurl = "sqlite:///{self.database}"\n'
             f"[defer]\nbudget_s = {budget_s}\nenabled = {str(enabled).lower()}\n"
-            f'[partitions.gpu]\ngpu = "a100-80gb"\nshards_per_gpu = {SHARDS}\n'
+            f'[partitions.gpu]\ngpu = "a100-80gb"\nshards_per_gpu = {SHARDS}\nobserve = {str(observe).lower()}\n'
             f'[partitions.off]\nenabled = false\ngpu = "a100-80gb"\nshards_per_gpu = {SHARDS}\n[slurm]\n'
             + "".join(f'{key} = "{value}"\n' for key, value in slurm.items() if value)
         )

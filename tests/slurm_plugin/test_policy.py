@@ -315,6 +315,25 @@ def test_without_deferring_the_trace_runs_beside() -> None:
     assert (made.action, made.set, made.trace) == ("pass", {}, True)
 
 
+@pytest.mark.parametrize(
+    "known, reason",
+    [
+        (None, "only observed"),
+        (estimated(), "only observed: would get shard:24"),
+        (Known(None, "it breaks"), "only observed: would keep its GPU: it breaks"),
+    ],
+)
+def test_jobs_of_an_observed_partition_pass_with_what_they_would_have_got(
+    known: Known | None, reason: str
+) -> None:
+    observed = PARTITION.model_copy(update={"observe": True})
+    made = decision(known, SETTINGS.model_copy(update={"partitions": {"gpu": observed}}))
+    assert (made.action, made.state, made.reason, made.set, made.got) == ("pass", "passed", reason, {}, None)
+    assert (made.message, made.environment, made.export) == (None, {}, {})
+    assert made.trace == (known is None)
+    assert (made.share is not None) == reason.endswith("shard:24")
+
+
 def test_the_fingerprint_is_about_the_work_only() -> None:
     def print_of(**changes: Any) -> str:
         return fingerprint(job(**changes), PARTITION, SETTINGS.estimate)

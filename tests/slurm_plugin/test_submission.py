@@ -312,6 +312,26 @@ def test_a_job_that_was_not_held_and_has_ended_is_traced_for_the_next_one(
     assert gpumemd.wait_state(submit(plugin_cluster, alice, text), "rewritten")["got"] == "shard:6"
 
 
+def test_a_partition_can_be_observed_before_its_jobs_are_changed(
+    plugin_cluster: Cluster, gpumemd: Gpumemd, alice: User
+) -> None:
+    gpumemd.kill(signal.SIGTERM)
+    gpumemd.start(observe=True)
+    text = script("observed", "shards=24")
+    reason = "only observed: would get shard:24"
+    for _ in range(2):  # traced beside, then known
+        done = plugin_cluster.try_sbatch(text, user=alice, args=GPU)
+        assert done.stderr == ""
+        job_id = int(done.stdout)
+        assert plugin_cluster.job(job_id)["TresPerNode"] == "gres:gpu:1"
+        row = gpumemd.wait(
+            lambda job_id=job_id: (row := gpumemd.jobs().get(job_id, {})).get("reason") == reason and row,
+            "what the job would have got",
+        )
+        assert (row["action"], row["state"], row.get("got")) == ("pass", "passed", None)
+        assert row["estimated_peak_bytes"] == int((24 * 1024**3 - 1000) / 1.03)
+
+
 # ---- what goes wrong
 
 

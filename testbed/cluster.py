@@ -116,7 +116,7 @@ class Cluster:
             self.start_controller()
             for node in self.nodes:
                 self.start_node(node)
-            self._await("all nodes idle", self.idle, 20, "slurmctld")
+            self._await("all nodes idle", self.idle, 60, "slurmctld")
         except BaseException:
             self.stop()
             raise
@@ -150,7 +150,7 @@ class Cluster:
         self._await(
             "slurmctld to answer",
             lambda: self._command(["scontrol", "ping"], 5).returncode == 0,
-            15,
+            60,
             "slurmctld",
         )
 
@@ -219,7 +219,7 @@ class Cluster:
         path = Path(self.job(job_id)["StdOut"])
         return path.read_text(errors="replace") if path.exists() else ""
 
-    def wait_for(self, predicate: Callable[[], T], timeout_s: float = 30, what: str = "the condition") -> T:
+    def wait_for(self, predicate: Callable[[], T], timeout_s: float = 60, what: str = "the condition") -> T:
         """Returns what `predicate` returns as soon as that is true.
 
         Raises:
@@ -230,7 +230,7 @@ class Cluster:
             raise TimeoutError(f"waited {timeout_s:g} s in vain for {what}")
         return value
 
-    def wait_state(self, job_id: int, *states: str, timeout_s: float = 30) -> dict[str, str]:
+    def wait_state(self, job_id: int, *states: str, timeout_s: float = 60) -> dict[str, str]:
         """The job, once its state is one of `states` (COMPLETED, RUNNING, …)."""
         wanted = " or ".join(states)
 
@@ -367,7 +367,7 @@ class Cluster:
         options = [f"--{option}={path}" for option, path in files.items()]
         self._spawn("munged", [_program("munged"), "--foreground", "--force", "--num-threads=4", *options])
         ask = ["munge", "-S", str(self.munge_socket), "-n"]
-        self._await("munged to answer", lambda: self._command(ask, 5).returncode == 0, 10, "munged")
+        self._await("munged to answer", lambda: self._command(ask, 5).returncode == 0, 60, "munged")
 
     def _spawn(self, name: str, command: list[str], env: Mapping[str, str] | None = None) -> None:
         # setpriv: a daemon ends when this process is killed and `stop` never runs

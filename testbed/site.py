@@ -145,7 +145,7 @@ class Site:
                 env=env,
                 start_new_session=True,
             )
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not self._service_answers():
             if self._service.poll() is not None or time.monotonic() > deadline:
                 raise SiteError(f"gpumemd does not start:\n{self.service_log()}")

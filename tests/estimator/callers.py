@@ -169,7 +169,7 @@ def tree(folder: Path) -> dict[str, tuple[int, int, bytes | None]]:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, "this never came to be"
         time.sleep(0.02)

@@ -59,11 +59,12 @@ def test_landlock_refuses_writes_and_tcp(ordinary: Caller) -> None:
 def test_daemons_are_gone_with_the_script(ordinary: Caller, marker: str) -> None:
     outcome = contain(
         ordinary,
-        f"""(setsid sh -c 'while :; do read x < /dev/zero; done' {marker} &)
+        f"""{{ (setsid sh -c 'echo up; while :; do read x < /dev/zero; done' {marker} &)
         (nohup setsid python3 -c 'import os, time
 if os.fork() == 0:
     os.setsid()
-    if os.fork() == 0: time.sleep(3600)' {marker} > /dev/null &) ; sleep 0.3; ps ax | grep -c {marker}""",
+    if os.fork() == 0: print("up", flush=True), time.sleep(3600)' {marker} &) ; }} | {{ read; read; }}
+        ps ax | grep -c {marker}""",
     )
     assert outcome["end"] == "exit"
     assert int(outcome["tail"].split()[-1]) >= 3

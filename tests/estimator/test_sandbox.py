@@ -164,11 +164,12 @@ def test_a_gigabyte_of_output_costs_little_and_its_end_is_kept(ordinary: Caller)
 
 def test_whatever_forks_and_sleeps_is_gone_with_the_script(caller: Caller, marker: str) -> None:
     outcome = caller.contain(
-        f"""(setsid sh -c 'while :; do read x < /dev/zero; done' {marker} &)
+        f"""{{ (setsid sh -c 'echo up; while :; do read x < /dev/zero; done' {marker} &)
         (nohup setsid python3 -c 'import os, time
 if os.fork() == 0:
     os.setsid()
-    if os.fork() == 0: time.sleep(3600)' {marker} &) ; sleep 0.3; ps ax | grep -c {marker}"""
+    if os.fork() == 0: print("up", flush=True), time.sleep(3600)' {marker} &) ; }} | {{ read; read; }}
+        ps ax | grep -c {marker}"""
     )
     assert outcome["end"] == "exit"
     assert int(outcome["tail"].split()[-1]) >= 3

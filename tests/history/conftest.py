@@ -134,7 +134,7 @@ def munge_socket() -> Iterator[Path]:
         shutil.rmtree(folder)
 
 
-def wait_for(ready: Callable[[], bool], process: subprocess.Popen[bytes], seconds: float = 20) -> None:
+def wait_for(ready: Callable[[], bool], process: subprocess.Popen[bytes], seconds: float = 60) -> None:
     end = time.monotonic() + seconds
     while not ready():
         assert process.poll() is None, f"{process.args} ended with {process.returncode}"

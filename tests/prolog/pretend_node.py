@@ -45,6 +45,7 @@ class Ran:
 
     status: int
     wall_s: float
+    cpu_s: float
     output: bytes
 
 
@@ -81,7 +82,7 @@ class GpuUser:
             assert self.process.stdin
             self.process.stdin.write("end\n")
             self.process.stdin.close()
-            self.process.wait(10)
+            self.process.wait(60)
         for pid in self.children:
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -160,11 +161,13 @@ class PretendNode:
     def run(self, program: str, environment: Mapping[str, str], *arguments: str) -> Ran:
         """Runs `python -m prolog.<program>`; as slurmd does, waits until nobody holds its pipe open."""
         command = [sys.executable, "-m", f"prolog.{program}", *arguments]
-        started = time.monotonic()
+        started, before = time.monotonic(), os.times()
         done = subprocess.run(
-            command, env=dict(environment), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=20
+            command, env=dict(environment), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60
         )
-        return Ran(done.returncode, time.monotonic() - started, done.stdout)
+        wall_s, after = time.monotonic() - started, os.times()
+        cpu_s = after.children_user - before.children_user + after.children_system - before.children_system
+        return Ran(done.returncode, wall_s, cpu_s, done.stdout)
 
     def prolog(self, job_id: int, gpus: str = "0") -> Ran:
         return self.run("prolog", self.environment(job_id, gpus))
@@ -185,8 +188,10 @@ class PretendNode:
         return JobDir(self.run_dir, job_id).tally()
 
     def sampler(self, job_id: int) -> int:
-        """The PID of the job's sampler."""
-        record = JobDir(self.run_dir, job_id).record()
+        """The PID of the job's sampler, perhaps a moment later: on a busy machine a prolog ends before its work."""
+        folder = JobDir(self.run_dir, job_id)
+        wait_until(folder.record, f"the record of job {job_id}")
+        record = folder.record()
         assert record is not None
         return record.sampler.pid
 
@@ -284,7 +289,7 @@ class Service:
             self._server = None
 
 
-def wait_until(true: object, what: str, timeout_s: float = 8) -> None:
+def wait_until(true: object, what: str, timeout_s: float = 60) -> None:
     """Waits until the function `true` says so."""
     assert callable(true)
     until = time.monotonic() + timeout_s

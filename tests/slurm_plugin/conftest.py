@@ -41,5 +41,5 @@ def gpumemd(plugin_cluster: Cluster, _gpumemd: Gpumemd) -> Gpumemd:
         _gpumemd.kill(signal.SIGTERM)
         (_gpumemd.folder / "gpumemd.log").write_text("")
         _gpumemd.start()
-    plugin_cluster.wait_for(plugin_cluster.idle, 15, "idle nodes")
+    plugin_cluster.wait_for(plugin_cluster.idle, what="idle nodes")
     return _gpumemd

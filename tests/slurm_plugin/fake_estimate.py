@@ -1,6 +1,6 @@
 """Stands in for `gpumem estimate`: does what `: fake key=value` lines of the job script say, at once.
 
-Keys: sleep (seconds), shards (that the peak and its prior margin come to), fits, fail (reason, `_` for blanks),
+Keys: sleep (seconds), until (a file that it waits for), shards (that the peak and its prior margin come to), fits, fail (reason, `_` for blanks),
 input (a file beside the script's work_dir), garbage (printed instead of JSON), job_name (that it holds for),
 report (a file that gets uid, groups, environment, arguments as JSON).
 """
@@ -40,6 +40,8 @@ if "report" in wish:
     with open(wish["report"], "a") as file:
         file.write(json.dumps(facts) + "\n")
 time.sleep(float(wish.get("sleep", 0)))
+while "until" in wish and not os.path.exists(wish["until"]):
+    time.sleep(0.02)
 if "garbage" in wish:
     print(wish["garbage"])
     sys.exit("Traceback: something broke")

@@ -37,7 +37,6 @@ class Gpumemd:
     def start(
         self, *, budget_s: int = 60, enabled: bool = True, listen: str = "", observe: bool = False
     ) -> Gpumemd:
-        self.plain = (budget_s, enabled, listen, observe) == (60, True, "", False)
         slurm = {"conf": self._conf, "munge_socket": self._munge_socket}
         self.config.write_text(
             f'[service]\nsubmit_socket = "{self.submit_socket}"\nuser_socket = "{self.user_socket}"\n'
@@ -58,6 +57,7 @@ class Gpumemd:
         with (self.folder / "gpumemd.log").open("ab") as log:
             self._process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
         self.wait(self.healthy, "gpumemd to answer")
+        self.plain = (budget_s, enabled, listen, observe) == (60, True, "", False)
         return self
 
     @property
@@ -70,7 +70,7 @@ class Gpumemd:
         if self._process is None:
             return 0
         self._process.send_signal(number)
-        status = self._process.wait(10)
+        status = self._process.wait(60)
         self._process, self.plain = None, False
         return status
 
@@ -90,7 +90,7 @@ class Gpumemd:
         """The history's rows, by job id."""
         return {job["job_id"]: job for job in self.get("/v1/jobs", limit=1000)["jobs"] if "job_id" in job}
 
-    def wait_state(self, job_id: int, *states: str, timeout_s: float = 15) -> dict[str, Any]:
+    def wait_state(self, job_id: int, *states: str, timeout_s: float = 60) -> dict[str, Any]:
         """The history's row of a job, once its state is one of these."""
 
         def reached() -> dict[str, Any] | None:
@@ -99,7 +99,7 @@ class Gpumemd:
 
         return self.wait(reached, f"job {job_id} to be {' or '.join(states)}", timeout_s)
 
-    def wait(self, ready: Any, what: str, timeout_s: float = 15) -> Any:
+    def wait(self, ready: Any, what: str, timeout_s: float = 60) -> Any:
         end = time.monotonic() + timeout_s
         while time.monotonic() < end:
             if value := ready():

@@ -62,7 +62,7 @@ def test_only_slurm_itself_says_that_there_is_no_job(
     monkeypatch.setattr(finder, "_PAUSE_S", 0.1)
     slurm = Slurm(jobs, away=4)
     expect(slurm, told, threads)
-    assert told.get(timeout=10) == jobs.get("d1")
+    assert told.get(timeout=60) == jobs.get("d1")
     assert slurm.away == 0
 
 

@@ -66,7 +66,7 @@ class Room:
 
     def wait(self, job_id: int) -> bool | None:
         """What was found about a job, once something was."""
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while self.found(job_id) is None and time.monotonic() < end:
             time.sleep(0.02)
         return self.found(job_id)

@@ -232,12 +232,13 @@ def test_what_is_wrong_with_the_settings_is_said(tmp_path: Path, text: str, erro
 
 
 def test_help_comes_at_once() -> None:
-    began = time.monotonic()
+    before = os.times()
     done = subprocess.run(
         [sys.executable, "-m", "slurm_plugin.daemon", "--help"], cwd=PACKAGES, capture_output=True, check=True
     )
     assert b"--config" in done.stdout
-    assert time.monotonic() - began < 0.5
+    after = os.times()  # the processor's seconds: the machine may be busy
+    assert after.children_user + after.children_system - before.children_user - before.children_system < 0.5
 
 
 def test_submissions_are_answered_in_a_few_milliseconds(service: Gpumemd) -> None:

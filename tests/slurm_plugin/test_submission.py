@@ -22,6 +22,7 @@ from testbed.users import User
 from tests.slurm_plugin.running import SHARDS, Gpumemd
 
 GPU = ["--gres=gpu:1"]
+LONG = "sleep 100"  # the next test cancels what still runs
 
 
 def script(name: str, fake: str = "", command: str = "sleep 0.1") -> str:
@@ -33,28 +34,38 @@ def submit(cluster: Cluster, user: User, text: str, args: list[str] = GPU, **mor
     return cluster.sbatch(text, user=user, args=args, **more)  # type: ignore[arg-type]
 
 
+@pytest.fixture
+def go(alice: User) -> Iterator[Path]:
+    """A file that jobs and traces of `until={go}` wait for."""
+    path = alice.home / "go"
+    yield path
+    path.unlink(missing_ok=True)
+
+
 def gpu_of(job: dict[str, str]) -> tuple[str, str]:
     """Node and GRES with the index of the GPU, as Slurm gave them out."""
     return job["NodeList"], job["GRES"]
 
 
 def test_a_new_script_is_held_traced_and_gets_its_shards(
-    plugin_cluster: Cluster, gpumemd: Gpumemd, alice: User
+    plugin_cluster: Cluster, gpumemd: Gpumemd, alice: User, go: Path
 ) -> None:
-    done = plugin_cluster.try_sbatch(script("new", "shards=24 sleep=1", "sleep 2"), user=alice, args=GPU)
+    text = script("new", f"shards=24 until={go}", LONG)
+    done = plugin_cluster.try_sbatch(text, user=alice, args=GPU)
     job_id = int(done.stdout)
     assert "gpumem: finding out how much GPU memory" in done.stderr
     held = plugin_cluster.job(job_id)
     assert (held["JobState"], held["Reason"]) == ("PENDING", "BeginTime")
     assert held["TresPerNode"] == f"gres:shard:{SHARDS}"
     assert "asked=gres:gpu:1" in held["AdminComment"]
+    go.touch()
 
-    running = plugin_cluster.wait_state(job_id, "RUNNING", timeout_s=15)
+    running = plugin_cluster.wait_state(job_id, "RUNNING")
     assert "shard:24(IDX:0)" in running["GRES"]
     row = gpumemd.wait_state(job_id, "applied")
     assert (row["asked"], row["got"], row["action"]) == ("gpu:1", "shard:24", "defer")
     assert row["estimated_peak_bytes"] == int((24 * 1024**3 - 1000) / 1.03)
-    assert 1 <= row["held_s"] < 10
+    assert 0 < row["held_s"] < 60
     assert "got=gres:shard:24" in plugin_cluster.job(job_id)["AdminComment"]
 
 
@@ -87,7 +98,7 @@ def test_a_known_script_is_rewritten_at_submission(
 def test_two_jobs_share_one_gpu_at_the_same_time(
     plugin_cluster: Cluster, gpumemd: Gpumemd, alice: User, bob: User
 ) -> None:
-    text = script("share", "shards=30", "sleep 6")
+    text = script("share", "shards=30", LONG)
     jobs = [submit(plugin_cluster, user, text) for user in (alice, bob)]
     running = [plugin_cluster.wait_state(job, "RUNNING") for job in jobs]
     assert {job["JobState"] for job in map(plugin_cluster.job, jobs)} == {"RUNNING"}
@@ -116,14 +127,15 @@ def test_a_job_without_gpu_is_not_even_asked_about(
 
 
 def test_the_tasks_of_an_array_share_one_trace_and_run_in_shards(
-    plugin_cluster: Cluster, gpumemd: Gpumemd, alice: User
+    plugin_cluster: Cluster, gpumemd: Gpumemd, alice: User, go: Path
 ) -> None:
     report = alice.home / "array.json"
-    command = 'echo "task $SLURM_ARRAY_TASK_ID"; srun hostname; sleep 3'
-    text = script("array", f"shards=30 sleep=1 report={report}", command)
+    command = f'echo "task $SLURM_ARRAY_TASK_ID"; srun hostname; until [ -e {go} ]; do sleep 0.1; done'
+    text = script("array", f"shards=30 until={report}.go report={report}", command)
     job_id = submit(plugin_cluster, alice, text, [*GPU, "--array=3-6"])
     held = plugin_cluster.job(job_id)
     assert (held["JobState"], held["TresPerNode"]) == ("PENDING", f"gres:shard:{SHARDS}")
+    Path(f"{report}.go").touch()
     assert gpumemd.wait_state(job_id, "applied")["got"] == "shard:30"
 
     def tasks() -> list[dict[str, str]]:
@@ -132,13 +144,14 @@ def test_the_tasks_of_an_array_share_one_trace_and_run_in_shards(
     def all_run() -> bool:
         return [job["JobState"] for job in tasks()] == ["RUNNING"] * 4
 
-    plugin_cluster.wait_for(all_run, 15, "all tasks to run")
+    plugin_cluster.wait_for(all_run, what="all tasks to run")
     assert {job["TresPerNode"] for job in tasks()} == {"gres:shard:30"}
     places = [gpu_of(job) for job in tasks()]
     assert len(set(places)) < 4  # some share a GPU
     (facts,) = [json.loads(line) for line in report.read_text().splitlines()]
     assert facts["options"]["--array"] == "3-6"
-    plugin_cluster.wait_for(plugin_cluster.idle, 20, "the tasks' end")
+    go.touch()
+    plugin_cluster.wait_for(plugin_cluster.idle, what="the tasks' end")
     assert {job["ExitCode"] for job in tasks()} == {"0:0"}
 
     again = submit(plugin_cluster, alice, text, [*GPU, "--array=3-6%1"])
@@ -214,9 +227,9 @@ def test_a_hopeless_script_gets_its_gpu_at_once_and_is_not_held_again(
 def test_an_estimate_that_frees_nothing_releases_the_whole_gpu(
     plugin_cluster: Cluster, gpumemd: Gpumemd, alice: User, fake: str
 ) -> None:
-    job_id = submit(plugin_cluster, alice, script(fake, fake, "sleep 3"))
+    job_id = submit(plugin_cluster, alice, script(fake, fake, LONG))
     assert gpumemd.wait_state(job_id, "released")["got"] == f"shard:{SHARDS}"
-    assert f"shard:{SHARDS}" in plugin_cluster.wait_state(job_id, "RUNNING", timeout_s=10)["GRES"]
+    assert f"shard:{SHARDS}" in plugin_cluster.wait_state(job_id, "RUNNING")["GRES"]
 
 
 def test_a_changed_input_makes_a_script_unknown_again(
@@ -245,12 +258,12 @@ def test_an_estimate_for_a_name_is_for_no_other(
 
 
 def test_credentials_of_a_job_are_written_nowhere(
-    plugin_cluster: Cluster, gpumemd: Gpumemd, alice: User
+    plugin_cluster: Cluster, gpumemd: Gpumemd, alice: User, go: Path
 ) -> None:
     in_script, in_argument, in_environment = (f"Canary{number}" + "x7" * 8 for number in range(3))
     lines = (
         f"export WANDB_API_KEY={in_script}\n: $HF_TOKEN\n"
-        f": fake sleep=1 fail={in_script}_{in_argument}_{in_environment}_are_wrong"
+        f": fake until={go} fail={in_script}_{in_argument}_{in_environment}_are_wrong"
     )
     job_id = plugin_cluster.sbatch(
         script("secrets", command=lines),
@@ -266,6 +279,7 @@ def test_credentials_of_a_job_are_written_nowhere(
         return [path.name for path in written if b"Canary" in path.read_bytes()]
 
     assert leaked() == []
+    go.touch()
     row = gpumemd.wait_state(job_id, "released")
     assert row["reason"] == "... ... ... are wrong"
     assert leaked() == []
@@ -336,14 +350,15 @@ def test_a_partition_can_be_observed_before_its_jobs_are_changed(
 
 
 def test_a_trace_that_outlives_the_budget_lets_the_job_start_and_is_kept(
-    plugin_cluster: Cluster, gpumemd: Gpumemd, alice: User
+    plugin_cluster: Cluster, gpumemd: Gpumemd, alice: User, go: Path
 ) -> None:
     gpumemd.kill(signal.SIGTERM)
     gpumemd.start(budget_s=5)
-    text = script("slow", "shards=9 sleep=6.5", "sleep 5")
+    text = script("slow", f"shards=9 until={go}", LONG)
     job_id = submit(plugin_cluster, alice, text)
-    running = plugin_cluster.wait_state(job_id, "RUNNING", timeout_s=12)
+    running = plugin_cluster.wait_state(job_id, "RUNNING", timeout_s=30)
     assert f"shard:{SHARDS}" in running["GRES"]
+    go.touch()
     row = gpumemd.wait_state(job_id, "expired")
     assert (row["got"], row["held_s"]) == (f"shard:{SHARDS}", 5)
     assert gpumemd.wait_state(submit(plugin_cluster, alice, text), "rewritten")["got"] == "shard:9"
@@ -356,44 +371,49 @@ def test_a_service_that_dies_for_good_costs_the_job_only_the_budget(
     gpumemd.start(budget_s=5)
     job_id = submit(plugin_cluster, alice, script("orphan", "shards=9 sleep=60", "sleep 1"))
     gpumemd.kill(signal.SIGKILL)
-    running = plugin_cluster.wait_state(job_id, "RUNNING", "COMPLETED", timeout_s=12)
+    running = plugin_cluster.wait_state(job_id, "RUNNING", "COMPLETED", timeout_s=30)
     assert running["TresPerNode"] == f"gres:shard:{SHARDS}"
     assert plugin_cluster.wait_state(job_id, "COMPLETED")["ExitCode"] == "0:0"
 
 
 def test_a_service_that_comes_back_takes_up_its_jobs(
-    plugin_cluster: Cluster, gpumemd: Gpumemd, alice: User
+    plugin_cluster: Cluster, gpumemd: Gpumemd, alice: User, go: Path
 ) -> None:
     report = alice.home / "report.json"
-    job_id = submit(plugin_cluster, alice, script("again", f"shards=11 sleep=1.5 report={report}"))
+    job_id = submit(plugin_cluster, alice, script("again", f"shards=11 until={go} report={report}"))
     gpumemd.wait_state(job_id, "tracing")
     gpumemd.wait(report.exists, "the trace to run")
     first = json.loads(report.read_text().splitlines()[0])
     gpumemd.kill(signal.SIGKILL)
     gpumemd.wait(lambda: not Path(f"/proc/{first['pid']}").exists(), "the trace to die with the service")
     assert plugin_cluster.job(job_id)["Reason"] == "BeginTime"
+    go.touch()
     gpumemd.start()
     assert gpumemd.wait_state(job_id, "applied")["got"] == "shard:11"
     assert plugin_cluster.wait_state(job_id, "COMPLETED")["TresPerNode"] == "gres:shard:11"
 
 
 def test_a_stopped_service_ends_well_and_takes_up_its_jobs_later(
-    plugin_cluster: Cluster, gpumemd: Gpumemd, alice: User
+    plugin_cluster: Cluster, gpumemd: Gpumemd, alice: User, go: Path
 ) -> None:
-    job_id = submit(plugin_cluster, alice, script("stopped", "shards=12 sleep=1"))
+    job_id = submit(plugin_cluster, alice, script("stopped", f"shards=12 until={go}"))
     gpumemd.wait_state(job_id, "tracing")
     began = time.monotonic()
     assert gpumemd.kill(signal.SIGTERM) == 0
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 20
     assert not gpumemd.submit_socket.exists()
+    go.touch()
     gpumemd.start()
     assert gpumemd.wait_state(job_id, "applied")["got"] == "shard:12"
 
 
-def test_a_cancelled_job_ends_as_expired(plugin_cluster: Cluster, gpumemd: Gpumemd, alice: User) -> None:
-    job_id = submit(plugin_cluster, alice, script("cancelled", "shards=9 sleep=2"))
+def test_a_cancelled_job_ends_as_expired(
+    plugin_cluster: Cluster, gpumemd: Gpumemd, alice: User, go: Path
+) -> None:
+    job_id = submit(plugin_cluster, alice, script("cancelled", f"shards=9 until={go}"))
     gpumemd.wait_state(job_id, "tracing")
     plugin_cluster.scancel(job_id)
+    go.touch()
     assert gpumemd.wait_state(job_id, "expired")["reason"] == "the job ended before its trace was done"
 
 
@@ -487,10 +507,11 @@ def test_jobs_pass_unchanged_and_quickly_whatever_answers(
     else:
         with pretender(path, behaviour):
             took = max(_sbatch_s(plugin_cluster, alice, GPU) for _ in range(2))
-    assert took - plain < 0.2
+    assert took - plain < 1
     newest = max(plugin_cluster.jobs(), key=lambda job: int(job["JobId"]))
     assert newest["TresPerNode"] == "gres:gpu:1"
-    assert len(faults(plugin_cluster)) > before  # it was asked, and did fail
+    told = faults(plugin_cluster)[before:]
+    assert told and max(map(waited_ms, told)) < 90  # it was asked, and did fail
     forget_faults(plugin_cluster)
 
 
@@ -502,6 +523,11 @@ def forget_faults(cluster: Cluster) -> None:
 
 def faults(cluster: Cluster) -> list[str]:
     return [line for line in cluster.log("slurmctld").splitlines() if "fault=" in line]
+
+
+def waited_ms(fault: str) -> float:
+    """How long slurmctld waited: 50 ms and what a busy machine adds; not 50 ms for each step."""
+    return float(fault.split("ms=")[1].split()[0])
 
 
 def _sbatch_s(cluster: Cluster, user: User, args: list[str]) -> float:
@@ -526,7 +552,7 @@ def test_after_a_hang_the_next_submissions_do_not_wait(
             _sbatch_s(plugin_cluster, alice, GPU)
     (fault,) = faults(plugin_cluster)[before:]
     assert "no answer in time" in fault
-    assert 45 < float(fault.split("ms=")[1].split()[0]) < 60
+    assert 45 < waited_ms(fault) < 90
     forget_faults(plugin_cluster)
 
 

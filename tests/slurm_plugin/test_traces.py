@@ -47,7 +47,7 @@ def test_equal_scripts_share_one_run() -> None:
 
     def trace(task: Task) -> Traced:
         runs.append(task.decision_id)
-        go.wait(5)
+        go.wait(60)
         return read_result(ESTIMATED, b"", 0)
 
     queue = TraceQueue(trace, 1, recorder.start, recorder.finish)
@@ -59,7 +59,7 @@ def test_equal_scripts_share_one_run() -> None:
     queue.add(task("c"))  # joins the run under way
     assert queue.waiting() == 1
     go.set()
-    assert recorder.done.wait(5)
+    assert recorder.done.wait(60)
     queue.stop()
     assert runs == ["a"]
     assert sorted(recorder.started) == ["a", "b", "c"]
@@ -72,7 +72,7 @@ def test_a_task_that_joins_is_told_of_its_start_before_its_result() -> None:
 
     def trace(task: Task) -> Traced:
         running.set()
-        go.wait(5)
+        go.wait(60)
         return read_result(ESTIMATED, b"", 0)
 
     def started(task: Task) -> None:
@@ -87,13 +87,13 @@ def test_a_task_that_joins_is_told_of_its_start_before_its_result() -> None:
     queue = TraceQueue(trace, 1, started, finished)
     queue.add(task("a"))
     queue.start()
-    assert running.wait(5)
+    assert running.wait(60)
     adding = threading.Thread(target=queue.add, args=[task("b")])
     adding.start()
-    assert joining.wait(5)
+    assert joining.wait(60)
     go.set()
     adding.join()
-    end = time.monotonic() + 5
+    end = time.monotonic() + 60
     while len(told) < 4 and time.monotonic() < end:
         time.sleep(0.01)
     queue.stop()
@@ -119,7 +119,7 @@ def test_no_more_runs_at_once_than_workers_and_a_failure_ends_no_worker() -> Non
         queue.add(task(str(number), fingerprint=str(number)))
     assert queue.expected_wait_s() > 0
     queue.start()
-    end = time.monotonic() + 5
+    end = time.monotonic() + 60
     while len(recorder.finished) < 8 and time.monotonic() < end:
         time.sleep(0.01)
     queue.stop()
@@ -139,7 +139,7 @@ def test_a_stopped_queue_tells_nobody() -> None:
     queue = TraceQueue(trace, 1, recorder.start, recorder.finish)
     queue.add(task("a"))
     queue.start()
-    running.wait(5)
+    running.wait(60)
     queue.stop()
     time.sleep(0.2)
     assert recorder.finished == []
@@ -173,7 +173,7 @@ def state(root: None) -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def user_run(state: Path, timeout_s: float = 10) -> UserRun:
+def user_run(state: Path, timeout_s: float = 60) -> UserRun:
     run = UserRun(["/usr/bin/python3", "-I", str(state / "estimate.py")], state, timeout_s)
     run.prepare()
     return run
@@ -216,9 +216,9 @@ def test_a_trace_without_end_is_killed(state: Path, alice: User, monkeypatch: py
     monkeypatch.setattr("slurm_plugin.traces._GRACE_S", 0.2)
     report = alice.home / "endless.json"
     began = time.monotonic()
-    with pytest.raises(TraceError, match="did not end within 0.5 s"):
-        user_run(state, timeout_s=0.5)(as_user(alice, f"sleep=60 report={report}"))
-    assert time.monotonic() - began < 4
+    with pytest.raises(TraceError, match="did not end within 2 s"):
+        user_run(state, timeout_s=2)(as_user(alice, f"sleep=60 report={report}"))
+    assert time.monotonic() - began < 20
     assert not Path(f"/proc/{json.loads(report.read_text())['pid']}").exists()
     assert list((state / "traces").iterdir()) == []
 
@@ -236,7 +236,7 @@ def test_stop_kills_what_runs(state: Path, alice: User) -> None:
     thread.start()
     time.sleep(0.3)
     run.stop()
-    thread.join(5)
+    thread.join(60)
     assert not thread.is_alive() and len(failures) == 1
 
 

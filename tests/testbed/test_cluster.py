@@ -51,7 +51,7 @@ def test_a_failing_prolog_is_seen_as_a_drained_node(tmp_path: Path, root: None) 
     prolog.chmod(0o755)
     with Cluster(nodes=1, prolog=prolog) as broken:
         broken.sbatch("true")
-        assert broken.wait_for(broken.drained, 15) == {"n1": "Prolog error"}
+        assert broken.wait_for(broken.drained) == {"n1": "Prolog error"}
 
 
 def test_nothing_is_left_and_two_clusters_run_at_once(cluster: Cluster, root: None) -> None:

@@ -61,7 +61,7 @@ def shards_of(site: Site, job_id: int) -> int:
 
 
 def facts_of(site: Site, job_id: int) -> dict[str, Any]:
-    site.cluster.wait_state(job_id, "COMPLETED", timeout_s=60)
+    site.cluster.wait_state(job_id, "COMPLETED")
     (line,) = [line for line in site.cluster.output(job_id).splitlines() if line.startswith("FACTS ")]
     facts: dict[str, Any] = json.loads(line.removeprefix("FACTS "))
     return facts
@@ -69,7 +69,7 @@ def facts_of(site: Site, job_id: int) -> dict[str, Any]:
 
 def record_of(site: Site, job_id: int) -> Any:
     return site.cluster.wait_for(
-        lambda: (found := site.record(job_id)) and found.measured_peak_bytes and found, 10, "the measurement"
+        lambda: (found := site.record(job_id)) and found.measured_peak_bytes and found, what="the measurement"
     )
 
 
@@ -103,10 +103,11 @@ def test_a_job_that_runs_out_under_the_guard_is_seen_and_gets_more_the_next_time
     (user.home / "later").touch()  # the traced run has not asked for it: what a folder holds is not noted
     failed = submit(site, user)
     given = shards_of(site, failed)
-    site.cluster.wait_state(failed, "FAILED", timeout_s=60)
+    site.cluster.wait_state(failed, "FAILED")
     assert "OutOfMemoryError" in site.cluster.output(failed)
     record = site.cluster.wait_for(
-        lambda: (found := site.record(failed)) and found.out_of_memory is not None and found, 15, "the reason"
+        lambda: (found := site.record(failed)) and found.out_of_memory is not None and found,
+        what="the reason",
     )
     assert record.out_of_memory is True
     table = subprocess.run(
@@ -121,4 +122,4 @@ def test_a_job_that_runs_out_under_the_guard_is_seen_and_gets_more_the_next_time
         site.cluster.scancel(again)
         return got > given
 
-    site.cluster.wait_for(more, 25, "a wider margin")
+    site.cluster.wait_for(more, what="a wider margin")

@@ -35,21 +35,20 @@ def test_two_jobs_come_to_share_a_gpu_and_their_peaks_are_as_estimated(
     user, text = script
     first = site.cluster.sbatch(text, user=user, args=["--gres=gpu:1"], cwd=user.home)
     assert site.cluster.job(first)["TresPerNode"] == "gres:shard:80"  # deferred: all of a GPU, later
-    site.cluster.wait_state(first, "RUNNING", timeout_s=60)
+    site.cluster.wait_state(first, "RUNNING")
 
     second = site.cluster.sbatch(text, user=user, args=["--gres=gpu:1"], cwd=user.home)
     given = site.cluster.job(second)["TresPerNode"]  # known by now, so rewritten as it is submitted
     assert given.startswith("gres:shard:") and given != "gres:shard:80"
     assert site.cluster.job(first)["TresPerNode"] == given
-    site.cluster.wait_state(second, "RUNNING", timeout_s=10)
+    site.cluster.wait_state(second, "RUNNING")
     assert place(site.cluster.job(first)) == place(site.cluster.job(second))
 
     for job_id in (first, second):
-        site.cluster.wait_state(job_id, "COMPLETED", timeout_s=60)
+        site.cluster.wait_state(job_id, "COMPLETED")
         record = site.cluster.wait_for(
             lambda job_id=job_id: (found := site.record(job_id)) and found.measured_peak_bytes and found,
-            10,
-            "the measurement",
+            what="the measurement",
         )
         assert record.asked == "gpu:1"
         assert record.error is not None and abs(record.error) < 0.01
@@ -61,7 +60,7 @@ def test_a_changed_script_is_traced_anew(site: Site, script: tuple[User, str]) -
     (user.home / "train.py").write_text(TRAINING.replace("4096, 8192", "1024, 8192"))
     job_id = site.cluster.sbatch(text, user=user, args=["--gres=gpu:1"], cwd=user.home)
     assert site.cluster.job(job_id)["TresPerNode"] == "gres:shard:80"
-    site.cluster.wait_state(job_id, "RUNNING", timeout_s=60)
+    site.cluster.wait_state(job_id, "RUNNING")
     site.cluster.scancel(job_id)
 
 
@@ -73,7 +72,7 @@ def test_a_job_that_is_no_training_is_released_with_its_reason(site: Site, scrip
         args=["--gres=gpu:1"],
         cwd=user.home,
     )
-    site.cluster.wait_state(job_id, "COMPLETED", timeout_s=30)
-    record = site.cluster.wait_for(lambda: site.record(job_id), 10, "the record")
+    site.cluster.wait_state(job_id, "COMPLETED")
+    record = site.cluster.wait_for(lambda: site.record(job_id), what="the record")
     assert record.state == "released"
     assert "does not run PyTorch" in record.reason

@@ -49,12 +49,12 @@ def test_a_job_that_needed_more_widens_the_margin_of_the_next(site: Site) -> Non
             site.cluster.scancel(job)
             return 0
 
-        return site.cluster.wait_for(answered, 30, "an answer of gpumemd")
+        return site.cluster.wait_for(answered, what="an answer of gpumemd")
 
     first = submit()
-    site.cluster.wait_state(first, "COMPLETED", timeout_s=60)
+    site.cluster.wait_state(first, "COMPLETED")
     record = site.cluster.wait_for(
-        lambda: (found := site.record(first)) and found.measured_peak_bytes and found, 10, "the measurement"
+        lambda: (found := site.record(first)) and found.measured_peak_bytes and found, what="the measurement"
     )
     assert record.got == "shard:3"
     assert record.measured_peak_bytes == 4 * GIB + site.gpu.context_bytes
@@ -64,7 +64,7 @@ def test_a_job_that_needed_more_widens_the_margin_of_the_next(site: Site) -> Non
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         return json.loads(done.stdout)["groups"]
 
-    (group,) = site.cluster.wait_for(groups, 10, "what was learned")
+    (group,) = site.cluster.wait_for(groups, what="what was learned")
     assert (group["gpu"], group["status"], group["kind"]) == ("a100-80gb", "exact", "new")
     assert (group["scores"], group["promised"], group["broken"]) == (1, 1, 1)
 

@@ -42,14 +42,14 @@ def hold(site: Site, user: User, *args: str) -> int:
 def test_a_job_sees_a_pretend_gpu_and_is_measured(site: Site, user: User) -> None:
     job_id = hold(site, user, "-w", "n1")
     node = site.node_folder("n1")
-    site.cluster.wait_for(lambda: "held" in site.cluster.output(job_id), 60, "the job to hold its memory")
+    site.cluster.wait_for(lambda: "held" in site.cluster.output(job_id), what="the job to hold its memory")
     assert f"{site.gpu.name} 1" in site.cluster.output(job_id)
     expected = 3 * GIB + site.gpu.context_bytes
     assert used_bytes(node) == {0: expected, 1: 0}
     site.cluster.wait_state(job_id, "COMPLETED")
     assert used_bytes(node) == {0: 0, 1: 0}
     assert [process.running for process in processes(node)] == [False]
-    record = site.cluster.wait_for(lambda: site.record(job_id), 10, "the measurement")
+    record = site.cluster.wait_for(lambda: site.record(job_id), what="the measurement")
     assert record is not None
     assert record.measured_peak_bytes == expected
     assert record.node == "n1"

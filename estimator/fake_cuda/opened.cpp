@@ -32,7 +32,7 @@ constexpr int most_absent = 256;
 constexpr const char* of_system[] = {"/proc/", "/sys/", "/dev/", "/etc/", "/usr/", "/lib", "/run/", "/bin/",
                                      "/memfd:"};
 constexpr const char* of_installation[] = {"/site-packages/", "/dist-packages/", "/lib/python3", "/lib/python2"};
-constexpr const char* of_tools[] = {"/__pycache__", "/.git/"};
+constexpr const char* of_tools[] = {"/__pycache__", "/__init__.", "/.git/"};
 
 char g_notes[4096];
 std::atomic<std::uint64_t> g_seen[2 * most_paths];

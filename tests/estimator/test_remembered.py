@@ -83,6 +83,19 @@ def test_what_a_job_looks_for_is_noted(ordinary: Caller, line: str, program: str
     assert changed and all((ordinary.work / appears).is_relative_to(path) for path in changed)
 
 
+def test_a_full_folder_does_not_hide_what_a_job_looks_for(ordinary: Caller) -> None:
+    """Importing torch asks of every file beside the script whether it is a package."""
+    for number in range(300):
+        ordinary.file(f"run{number}.log")
+    program = f"import torch, os; os.path.exists('ckpt.pt')\n{TRAINING}"
+    ordinary.file("train.py", program.replace("model.SIZE", "8").replace(", model", ""))
+    script = ordinary.file("job.sh", f"#!/bin/bash\n#SBATCH --gres=gpu:1\n{PYTHON} train.py\n")
+    done = ordinary.gpumem("estimate", "--gpu", "a100-80gb", "--json", "--no-cache", script.name)
+    paths = [one["path"] for one in json.loads(done.stdout)["inputs"] if one["mtime_ns"] is None]
+    assert str(ordinary.work / "ckpt.pt") in paths
+    assert not [path for path in paths if path.endswith("/__init__.py")]
+
+
 @pytest.mark.parametrize(
     ("lines", "same"),
     [

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -24,8 +24,8 @@ from slurm_plugin import policy
 from slurm_plugin.finder import JobFinder
 from slurm_plugin.gres import Unsupported
 from slurm_plugin.known import FAILURE_LASTS_S, KnownResults, unchanged
-from slurm_plugin.policy import Candidate, Decision, Known, Share, Site
-from slurm_plugin.slurm import Job, Slurm, SlurmError, admin_comment
+from slurm_plugin.policy import Candidate, Decision, Known, Share, Site, unusable
+from slurm_plugin.slurm import Job, Partition, Slurm, SlurmError, admin_comment
 from slurm_plugin.traces import Result, Task, Traced, TraceQueue
 from slurm_plugin.wire import Estimated, Failure, Reply, Submission, read_submission
 from slurm_plugin.writer import Writer
@@ -110,10 +110,16 @@ class Advisor:
         self.traces = TraceQueue(trace, workers, self._trace_began, self._trace_ended)
         return self.traces
 
-    def learn(self, per_gpu_defaults: frozenset[str]) -> None:
+    def learn(self, in_slurm: Mapping[str, Partition]) -> None:
         """Takes note of what only a running slurmctld knows (see `Site`)."""
-        self._site = replace(self._site, per_gpu_defaults=per_gpu_defaults)
+        if in_slurm == self._site.in_slurm:
+            return
+        self._site = replace(self._site, in_slurm=in_slurm)
         self._understood.cache_clear()
+        for name, partition in self._settings.partitions.items():
+            problem = unusable(name, partition, in_slurm.get(name)) if partition.enabled else None
+            if problem:
+                log.warning("jobs of partition %s pass unchanged: %s", name, problem)
 
     # ---- at submission
 
@@ -222,7 +228,7 @@ class Advisor:
             submission.uid,
             decision.asked,
             decision.got,
-            decision.reason,
+            decision.reason or "-",
         )
         submitted = datetime.fromtimestamp(self._clock(), UTC)
         keep = task is not None and task.held
@@ -311,7 +317,9 @@ class Advisor:
         self._known.put(tasks[0].fingerprint, known)
         self._writer.put(lambda store: store.add_estimate(row))
         peak = known.estimate.peak_bytes if known.estimate else None
-        log.info("decision=%s was traced: peak=%s reason=%s", tasks[0].decision_id, peak, known.failure)
+        log.info(
+            "decision=%s was traced: peak=%s reason=%s", tasks[0].decision_id, peak, known.failure or "-"
+        )
         for task in tasks:
             if isinstance(task, Deferred):
                 (self._settle if task.held else self._note)(task, known)
@@ -349,7 +357,7 @@ class Advisor:
             state,
             got,
             held_s,
-            reason,
+            reason or "-",
         )
         self._update(
             task.decision_id,

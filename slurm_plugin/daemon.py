@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from estimator.catalog import GPU
     from history.wire import Measurement
     from settings import Service, Settings
-    from slurm_plugin.slurm import Slurm
+    from slurm_plugin.slurm import Partition, Slurm
 
 log = logging.getLogger("gpumemd")
 
@@ -35,6 +35,7 @@ _BACKLOG = 512
 _DRAIN_S = 5.0
 _FIRST_ANSWER_S = 2.0
 _ASK_SLURM_AGAIN_S = 0.25
+_LOOK_AT_PARTITIONS_S = 120.0
 _PRIORITY = -10
 _SWITCH_S = 0.0005
 """The longest that another thread keeps the interpreter while a submission waits (default: 5 ms)."""
@@ -80,7 +81,7 @@ def serve(config: Settings, config_file: Path | None = None) -> None:
     from slurm_plugin.policy import Site
     from slurm_plugin.postmortem import Postmortem
     from slurm_plugin.service import Access, create_app
-    from slurm_plugin.slurm import ScontrolSlurm
+    from slurm_plugin.slurm import ScontrolSlurm, SlurmError
     from slurm_plugin.traces import UserRun, estimate_command
     from slurm_plugin.writer import Writer
 
@@ -125,8 +126,8 @@ def serve(config: Settings, config_file: Path | None = None) -> None:
     asked, listening = threading.Event(), threading.Event()
 
     def greet_slurm() -> None:
-        uid, per_gpu_defaults = _ask_slurm(slurm, asked)
-        advisor.learn(per_gpu_defaults)
+        uid, partitions = _ask_slurm(slurm, asked)
+        advisor.learn(partitions)
         asked.set()
         listening.wait()
         os.chown(config.service.submit_socket, uid, -1)
@@ -135,6 +136,10 @@ def serve(config: Settings, config_file: Path | None = None) -> None:
             advisor.resume(store)
         except StoreError as error:
             log.error("deferred jobs are not taken up again, Slurm starts them in time: %s", error)
+        while True:  # a job must not be given shards that an administrator has taken away
+            time.sleep(_LOOK_AT_PARTITIONS_S)
+            with contextlib.suppress(SlurmError):
+                advisor.learn(slurm.partitions())
 
     threading.Thread(target=greet_slurm, name="greeter", daemon=True).start()
     asked.wait(_FIRST_ANSWER_S)
@@ -203,8 +208,8 @@ def _run(app: Starlette, sockets: list[socket.socket]) -> None:
         runner.run(serve())
 
 
-def _ask_slurm(slurm: Slurm, asked: threading.Event) -> tuple[int, frozenset[str]]:
-    """SlurmUser, and the partitions with defaults per GPU; waits for slurmctld to be there.
+def _ask_slurm(slurm: Slurm, asked: threading.Event) -> tuple[int, dict[str, Partition]]:
+    """SlurmUser, and the partitions; waits for slurmctld to be there.
 
     `asked` is set when it is not there at once.
     """
@@ -212,7 +217,7 @@ def _ask_slurm(slurm: Slurm, asked: threading.Event) -> tuple[int, frozenset[str
 
     while True:
         try:
-            return pwd.getpwnam(slurm.user_name()).pw_uid, slurm.per_gpu_defaults()
+            return pwd.getpwnam(slurm.user_name()).pw_uid, slurm.partitions()
         except (SlurmError, KeyError) as error:
             if not asked.is_set():
                 log.warning("slurmctld does not answer yet, jobs pass until it does: %s", error)

@@ -20,6 +20,7 @@ from history.outcomes import script_label
 from settings import GIB, MIB, Estimate, Partition, Settings
 from slurm_plugin import gres
 from slurm_plugin.gres import GpuRequest, Unsupported
+from slurm_plugin.slurm import Partition as SlurmPartition
 from slurm_plugin.wire import Action, Estimated, Input, Submission
 
 State = Literal["passed", "rewritten", "queued", "tracing", "applied", "released", "expired", "failed"]
@@ -61,13 +62,12 @@ _CREDENTIALS = re.compile(r"TOKEN|SECRET|PASSW|PASSPHRASE|KEY|CREDENTIAL|AUTH", 
 class Site:
     """What is given: the settings, the catalogue's entry of each partition's GPU, and what Slurm says.
 
-    `per_gpu_defaults` are partitions whose jobs get CPUs or memory by their GPUs (JobDefaults); with shards
-    they would get less than their users count on. None: Slurm has not said yet.
+    `in_slurm` are the partitions as slurmctld knows them; None: it has not said yet.
     """
 
     settings: Settings
     gpus: Mapping[str, GPU]
-    per_gpu_defaults: frozenset[str] | None = None
+    in_slurm: Mapping[str, SlurmPartition] | None = None
 
 
 @dataclass(frozen=True)
@@ -324,15 +324,36 @@ def storable_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if not _CREDENTIALS.search(name)}
 
 
+def unusable(name: str, partition: Partition, in_slurm: SlurmPartition | None) -> str | None:
+    """Why no job of a partition can be given shards; None: they can.
+
+    Slurm refuses a job that asks for shards where there are none, and lets it wait for ever where a GPU has
+    fewer than it asks for; where a GPU has more, all the shards that we know of are not a whole GPU.
+    """
+    if in_slurm is None:
+        return f"Slurm has no partition {name}"
+    if in_slurm.per_gpu_defaults:  # with shards its jobs would get less than their users count on
+        return f"partition {name} has JobDefaults per GPU"
+    if partition.observe:  # nobody asks for any yet
+        return None
+    if not in_slurm.shards_per_gpu:
+        return f"no node of partition {name} has shards in Slurm"
+    if in_slurm.shards_per_gpu != {partition.shards_per_gpu}:
+        found = " or ".join(f"{count:g}" for count in sorted(in_slurm.shards_per_gpu))
+        ours = partition.shards_per_gpu
+        return f"a GPU of partition {name} has {found} shards in Slurm, {ours} in gpumem.toml"
+    return None
+
+
 def _partition(submission: Submission, site: Site) -> tuple[str, Partition]:
     name = submission.partition or ""
     partition = site.settings.partitions.get(name)
     if partition is None or not partition.enabled:
         raise Unsupported(f"partition {name or 'unknown'} is not switched on")
-    if site.per_gpu_defaults is None:
+    if site.in_slurm is None:
         raise Unsupported("gpumemd has only just started")
-    if name in site.per_gpu_defaults:
-        raise Unsupported(f"partition {name} has JobDefaults per GPU")
+    if problem := unusable(name, partition, site.in_slurm.get(name)):
+        raise Unsupported(problem)
     if OPT_OUT in (submission.comment or ""):
         raise Unsupported("opted out")
     if submission.uid == 0:

@@ -14,6 +14,8 @@ from typing import Protocol
 
 _TAG = re.compile(r" AdminComment=gpumem decision=([0-9a-f]{1,64})\b")
 _TAGGED_JOB = re.compile(rf"^JobId=(\d+)\b.*{_TAG.pattern}", re.MULTILINE)
+_GRES = re.compile(r"\b(gpu|shard)(?::[^:,(]+)?:(\d+)([KMG]?)\b")
+_UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
 _FEW = 8
 _MAX_REMEMBERED = 100_000
 
@@ -34,6 +36,18 @@ class Job:
     def pending(self) -> bool:
         """Whether it has not started yet."""
         return self.state == "PENDING"
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A partition as slurmctld knows it.
+
+    `per_gpu_defaults`: its jobs get CPUs or memory by the GPUs that they ask for (JobDefaults).
+    `shards_per_gpu`: what its nodes give one GPU, each number once; nodes without shards do not count.
+    """
+
+    per_gpu_defaults: bool = False
+    shards_per_gpu: frozenset[float] = frozenset()
 
 
 class Slurm(Protocol):
@@ -63,8 +77,8 @@ class Slurm(Protocol):
         """The user that slurmctld runs as (SlurmUser)."""
         ...
 
-    def per_gpu_defaults(self) -> frozenset[str]:
-        """The partitions whose jobs get CPUs or memory by the GPUs they ask for (JobDefaults)."""
+    def partitions(self) -> dict[str, Partition]:
+        """All partitions, by name."""
         ...
 
 
@@ -174,15 +188,16 @@ class ScontrolSlurm:
             raise SlurmError("scontrol show config names no SlurmUser")
         return match[0]
 
-    def per_gpu_defaults(self) -> frozenset[str]:
-        """See `Slurm.per_gpu_defaults`."""
+    def partitions(self) -> dict[str, Partition]:
+        """See `Slurm.partitions`."""
         everywhere = "PerGPU" in self._config("JobDefaults")
-        lines = self._run("scontrol", "--oneliner", "--all", "show", "partition").splitlines()
-        return frozenset(
-            line.split()[0].removeprefix("PartitionName=")
-            for line in lines
-            if line.startswith("PartitionName=") and (everywhere or re.search(r"JobDefaults=\S*PerGPU", line))
-        )
+        shards = shards_of_partitions(self._run("scontrol", "--oneliner", "--all", "show", "node"))
+        found = {}
+        for line in self._run("scontrol", "--oneliner", "--all", "show", "partition").splitlines():
+            if match := re.match(r"PartitionName=(\S+)", line):
+                per_gpu = everywhere or re.search(r"JobDefaults=\S*PerGPU", line) is not None
+                found[match[1]] = Partition(per_gpu, frozenset(shards.get(match[1], ())))
+        return found
 
     def _config(self, key: str) -> str:
         text = self._run("scontrol", "show", "config")
@@ -217,3 +232,18 @@ class ScontrolSlurm:
             lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
             raise SlurmError(f"{argv[0]}: {lines[0][:300]}")
         return done.stdout
+
+
+def shards_of_partitions(nodes: str) -> dict[str, set[float]]:
+    """What one GPU has in shards, on the nodes that have any, by partition; from `scontrol -o show node`."""
+    shards: dict[str, set[float]] = {}
+    for line in nodes.splitlines():
+        counts = {"gpu": 0, "shard": 0}
+        gres = re.search(r" Gres=(\S+)", line)
+        for name, count, unit in _GRES.findall(gres[1] if gres else ""):
+            counts[name] += int(count) * _UNITS[unit]
+        partitions = re.search(r" Partitions=(\S+)", line)
+        if counts["gpu"] and counts["shard"] and partitions:
+            for partition in partitions[1].split(","):
+                shards.setdefault(partition, set()).add(counts["shard"] / counts["gpu"])
+    return shards

@@ -35,7 +35,13 @@ class Gpumemd:
         open_copy(ESTIMATE, folder).rename(folder / "estimate.py")  # where ordinary users can read it
 
     def start(
-        self, *, budget_s: int = 60, enabled: bool = True, listen: str = "", observe: bool = False
+        self,
+        *,
+        budget_s: int = 60,
+        enabled: bool = True,
+        listen: str = "",
+        observe: bool = False,
+        shards: int = SHARDS,
     ) -> Gpumemd:
         slurm = {"conf": self._conf, "munge_socket": self._munge_socket}
         self.config.write_text(
@@ -43,7 +49,7 @@ class Gpumemd:
             f'state_dir = "{self.folder}/state"\nlisten = "{listen}"\ntracers = 2\n'
             f'[history]\nurl = "sqlite:///{self.database}"\n'
             f"[defer]\nbudget_s = {budget_s}\nenabled = {str(enabled).lower()}\n"
-            f'[partitions.gpu]\ngpu = "a100-80gb"\nshards_per_gpu = {SHARDS}\nobserve = {str(observe).lower()}\n'
+            f'[partitions.gpu]\ngpu = "a100-80gb"\nshards_per_gpu = {shards}\nobserve = {str(observe).lower()}\n'
             f'[partitions.off]\nenabled = false\ngpu = "a100-80gb"\nshards_per_gpu = {SHARDS}\n[slurm]\n'
             + "".join(f'{key} = "{value}"\n' for key, value in slurm.items() if value)
         )
@@ -57,7 +63,7 @@ class Gpumemd:
         with (self.folder / "gpumemd.log").open("ab") as log:
             self._process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
         self.wait(self.healthy, "gpumemd to answer")
-        self.plain = (budget_s, enabled, listen, observe) == (60, True, "", False)
+        self.plain = (budget_s, enabled, listen, observe, shards) == (60, True, "", False, SHARDS)
         return self
 
     @property

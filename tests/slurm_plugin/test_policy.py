@@ -22,6 +22,7 @@ from slurm_plugin.policy import (
     share,
     storable_environment,
 )
+from slurm_plugin.slurm import Partition as InSlurm
 from slurm_plugin.wire import Estimated, Submission, read_submission
 
 PARTITION = Partition(gpu="a100-80gb", shards_per_gpu=80)
@@ -29,7 +30,8 @@ SETTINGS = Settings(
     partitions={"gpu": PARTITION, "off": Partition(enabled=False, gpu="a100-80gb", shards_per_gpu=80)}
 )
 A100 = catalog.load().find("a100-80gb")
-SITE = Site(SETTINGS, {"gpu": A100, "off": A100}, frozenset())
+IN_SLURM = InSlurm(shards_per_gpu=frozenset({80}))
+SITE = Site(SETTINGS, {"gpu": A100, "off": A100}, {"gpu": IN_SLURM, "off": IN_SLURM})
 PLAIN: dict[str, Any] = {
     "v": 1,
     "uid": 1000,
@@ -59,9 +61,10 @@ def decision(
     **changes: Any,
 ) -> Any:
     submission = job(**changes)
+    in_slurm = InSlurm(shards_per_gpu=frozenset({settings.partitions["gpu"].shards_per_gpu}))
     return decide(
         submission,
-        candidate(submission, replace(SITE, settings=settings)),
+        candidate(submission, replace(SITE, settings=settings, in_slurm={"gpu": in_slurm})),
         known,
         settings,
         calibration or Calibration(settings.estimate.risk, prior(settings.estimate)),
@@ -135,11 +138,27 @@ def test_what_has_to_pass(changes: dict[str, Any], reason: str) -> None:
         candidate(job(**changes), SITE)
 
 
-def test_jobs_that_get_cpus_by_their_gpus_pass() -> None:
-    with pytest.raises(Unsupported, match="just started"):
-        candidate(job(), replace(SITE, per_gpu_defaults=None))
-    with pytest.raises(Unsupported, match="partition gpu has JobDefaults per GPU"):
-        candidate(job(), replace(SITE, per_gpu_defaults=frozenset({"gpu"})))
+@pytest.mark.parametrize(
+    ("in_slurm", "reason"),
+    [
+        (None, "just started"),
+        ({}, "Slurm has no partition gpu"),
+        ({"gpu": InSlurm(True, frozenset({80}))}, "partition gpu has JobDefaults per GPU"),
+        ({"gpu": InSlurm()}, "no node of partition gpu has shards"),
+        ({"gpu": InSlurm(False, frozenset({40}))}, "has 40 shards in Slurm, 80 in gpumem.toml"),
+        ({"gpu": InSlurm(False, frozenset({80, 160}))}, "has 80 or 160 shards in Slurm"),
+    ],
+)
+def test_jobs_pass_where_slurm_would_not_give_them_the_shards(
+    in_slurm: dict[str, InSlurm] | None, reason: str
+) -> None:
+    with pytest.raises(Unsupported, match=reason):
+        candidate(job(), replace(SITE, in_slurm=in_slurm))
+
+
+def test_a_partition_can_be_observed_before_it_has_shards() -> None:
+    observed = Settings(partitions={"gpu": PARTITION.model_copy(update={"observe": True})})
+    assert candidate(job(), replace(SITE, settings=observed, in_slurm={"gpu": InSlurm()})).gpu == A100
 
 
 def test_a_known_script_is_rewritten() -> None:

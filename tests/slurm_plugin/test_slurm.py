@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_plugin.slurm import ScontrolSlurm, SlurmError, admin_comment
+from slurm_plugin.slurm import Partition, ScontrolSlurm, SlurmError, admin_comment, shards_of_partitions
 from testbed.cluster import Cluster
 from testbed.users import User
 
@@ -119,7 +119,18 @@ def test_what_slurm_does_not_know(cluster: Cluster, slurm: ScontrolSlurm) -> Non
 
 def test_slurm_says_who_it_is(slurm: ScontrolSlurm) -> None:
     assert slurm.user_name() == "root"
-    assert slurm.per_gpu_defaults() == frozenset()
+    assert slurm.partitions()["gpu"] == Partition(False, frozenset({80}))
+
+
+def test_shards_are_read_as_slurm_prints_them() -> None:
+    nodes = """\
+NodeName=a Gres=gpu:a100:4(S:0-1),shard:a100:320(S:0-1) NodeAddr=a Partitions=gpu,all BootTime=x
+NodeName=b Gres=gpu:8,shard:1K NodeAddr=b Partitions=big
+NodeName=c Gres=gpu:h100:2,nvme:4 NodeAddr=c Partitions=gpu
+NodeName=d Gres=gpu:a100:2,shard:80 NodeAddr=d Partitions=all
+NodeName=e Gres=(null) NodeAddr=e Partitions=cpu
+NodeName=f Gres=gpu:2,shard:160 NodeAddr=f BootTime=x"""
+    assert shards_of_partitions(nodes) == {"gpu": {80}, "all": {80, 40}, "big": {128}}
 
 
 def test_a_slurm_that_is_away_is_an_error(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> None:

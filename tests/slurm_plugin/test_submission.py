@@ -209,6 +209,20 @@ def test_where_gpus_bring_cpus_with_them_jobs_pass(
         gpumemd.kill(signal.SIGTERM)
 
 
+def test_where_slurm_counts_other_shards_jobs_pass_and_the_log_says_why(
+    plugin_cluster: Cluster, gpumemd: Gpumemd, alice: User
+) -> None:
+    gpumemd.kill(signal.SIGTERM)
+    gpumemd.start(shards=SHARDS // 2)  # a job with all of these would have half a GPU
+    try:
+        job_id = submit(plugin_cluster, alice, script("counts", "shards=3"))
+        reason = f"a GPU of partition gpu has {SHARDS} shards in Slurm, {SHARDS // 2} in gpumem.toml"
+        assert gpumemd.wait_state(job_id, "passed")["reason"] == reason
+        assert f"jobs of partition gpu pass unchanged: {reason}" in gpumemd.log()
+    finally:
+        gpumemd.kill(signal.SIGTERM)
+
+
 def test_a_hopeless_script_gets_its_gpu_at_once_and_is_not_held_again(
     plugin_cluster: Cluster, gpumemd: Gpumemd, alice: User
 ) -> None:

@@ -72,8 +72,8 @@ def _libraries(
     """Answers of libraries that were made up, as far as they matter."""
     found = []
     for name in trace.invented:
-        if name == workspaces.CONVOLUTION:
-            count = workspaces.hanging(trace, replayed, config)
+        if name in workspaces.ASSUMED:
+            count = workspaces.hanging(trace, replayed, config, name)
             if count >= MATERIAL * replayed.reserved_peak:
                 found.append(Bound(name, "library", count))
         elif name not in HARMLESS_ANSWERS:

@@ -108,6 +108,7 @@ class Touched(_Model):
     address: Word
     bytes: Count
     cudnn: bool = False  # a workspace that cuDNN asked for, for one call
+    cusolver: bool = False  # the same, cuSOLVER
 
 
 class SizedByData(_Model):

@@ -1,4 +1,4 @@
-"""How much of the peak hangs on what cuDNN was taken to ask for: replays with less and with more of it."""
+"""How much of the peak hangs on workspaces that were assumed: replays with less and with more of them."""
 
 from __future__ import annotations
 
@@ -9,26 +9,27 @@ from estimator.allocator import AllocatorConfig, Replay, ReplayError, replay
 from estimator.allocator.history import ALLOC, FREE_COMPLETED, FREE_REQUESTED
 
 if TYPE_CHECKING:
-    from estimator.trace import Events, Trace
+    from estimator.trace import Events, Touched, Trace
 
-CONVOLUTION = "cudnn convolution workspace"  # as the fake device names the answer
+CONVOLUTION = "cudnn convolution workspace"  # as the fake device names the answers
+SOLVER = "cusolver workspace"
+ASSUMED = (CONVOLUTION, SOLVER)
 ROUNDING = 512  # of allocations
 OTHERWISE = (0, 2)  # times the workspaces of the rule
 
 
-def asked_by_cudnn(trace: Trace) -> dict[int, int]:
-    """The allocations that were workspaces of cuDNN: their events, and bytes."""
+def asked_for(trace: Trace, answer: str) -> dict[int, int]:
+    """The allocations that were workspaces of this kind: their events, and bytes."""
     events = trace.events
     if events is None:
         return {}
     ends = [*(mark.event for mark in trace.marks[1:]), len(events)]
     wanted: dict[int, set[tuple[int, int]]] = {}
-    for touched in trace.touched:
-        if touched.cudnn:
-            rounded = -(-touched.bytes // ROUNDING) * ROUNDING
-            wanted.setdefault(touched.mark, set()).update(
-                {(touched.address, touched.bytes), (touched.address, rounded)}
-            )
+    for touched in _touched(trace, answer):
+        rounded = -(-touched.bytes // ROUNDING) * ROUNDING
+        wanted.setdefault(touched.mark, set()).update(
+            {(touched.address, touched.bytes), (touched.address, rounded)}
+        )
     found = {}
     for mark, places in wanted.items():
         for event in range(trace.marks[mark].event, ends[mark]):
@@ -56,19 +57,30 @@ def scaled(events: Events, workspaces: dict[int, int], factor: int) -> Events:
     return replace(events, action=action, size=size)
 
 
-def hanging(trace: Trace, replayed: Replay, config: AllocatorConfig | None) -> int:
-    """Bytes of the reserved peak that may be more or less with other workspaces of convolutions than assumed.
+def hanging(trace: Trace, replayed: Replay, config: AllocatorConfig | None, answer: str) -> int:
+    """Bytes of the reserved peak that may be more or less with other workspaces of this kind than assumed.
 
     Fragmentation follows from every size, so this is found by replays without workspaces and with twice as
-    much. Where the rule asked for none, it is the most that a convolution could have asked for.
+    much. Where there is nothing to replay, it is the largest workspace, or where the rule asked for none, the
+    most that a convolution could have asked for.
     """
-    workspaces = asked_by_cudnn(trace)
+    workspaces = asked_for(trace, answer)
     if not workspaces or trace.events is None or config is None:
-        return trace.largest_convolution
+        return _largest(trace, answer)
     peaks = []
     for factor in OTHERWISE:
         try:
             peaks.append(replay(scaled(trace.events, workspaces, factor), config=config).reserved_peak)
         except ReplayError:
-            return trace.largest_convolution
+            return _largest(trace, answer)
     return max(abs(peak - replayed.reserved_peak) for peak in peaks)
+
+
+def _touched(trace: Trace, answer: str) -> list[Touched]:
+    return [touched for touched in trace.touched if (touched.cusolver if answer == SOLVER else touched.cudnn)]
+
+
+def _largest(trace: Trace, answer: str) -> int:
+    if answer == CONVOLUTION:
+        return trace.largest_convolution
+    return max((touched.bytes for touched in _touched(trace, answer)), default=0)

@@ -73,7 +73,13 @@ struct Device {
   Pool pool;
 };
 
-enum class EventKind : uint32_t { copied_in = 1, blas_workspace = 2, dnn_workspace = 3, copied_out = 4 };
+enum class EventKind : uint32_t {
+  copied_in = 1,
+  blas_workspace = 2,
+  dnn_workspace = 3,
+  copied_out = 4,
+  solver_workspace = 5
+};
 
 struct Event {
   uint32_t interval, kind;

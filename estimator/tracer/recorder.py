@@ -28,7 +28,13 @@ ACTIONS = (
 )  # fmt: skip
 MAX_FRAMES = 64  # of a stack, from its innermost one
 MARK_BYTES, CALL_BYTES = 512, 1024  # tell marks from calls of modules in the history
-TOUCHED = {fake.INPUTS: "inputs", fake.BLAS_WORKSPACE: "workspaces", fake.DNN_WORKSPACE: "workspaces"}
+TOUCHED = {
+    fake.INPUTS: "inputs",
+    fake.BLAS_WORKSPACE: "workspaces",
+    fake.DNN_WORKSPACE: "workspaces",
+    fake.SOLVER_WORKSPACE: "workspaces",
+}
+FOR_ONE_CALL = {fake.DNN_WORKSPACE: "cudnn", fake.SOLVER_WORKSPACE: "cusolver"}
 
 
 class Recorder:
@@ -444,16 +450,23 @@ def _private(segments: List[Dict[str, Any]], device: int) -> List[Dict[str, int]
 
 
 def _touched(events: List[fake.Event], marks: int) -> List[Dict[str, Any]]:
-    """Each place that a library wrote to, once an interval; workspaces of cuDNN once for each size."""
+    """Each place that a library wrote to, once an interval; workspaces for one call once for each size."""
     seen = {}
     for event in events:
         if event.kind in TOUCHED and event.interval < marks:
-            cudnn = event.kind == fake.DNN_WORKSPACE
-            key = (event.interval, TOUCHED[event.kind], event.address, cudnn, event.size if cudnn else 0)
+            library = FOR_ONE_CALL.get(event.kind, "")
+            key = (event.interval, TOUCHED[event.kind], event.address, library, event.size if library else 0)
             seen[key] = event.size
     return [
-        {"mark": interval, "owner": owner, "address": address, "bytes": size, "cudnn": cudnn}
-        for (interval, owner, address, cudnn, _), size in seen.items()
+        {
+            "mark": interval,
+            "owner": owner,
+            "address": address,
+            "bytes": size,
+            "cudnn": library == "cudnn",
+            "cusolver": library == "cusolver",
+        }
+        for (interval, owner, address, library, _), size in seen.items()
     ]
 
 

@@ -88,6 +88,7 @@ class Readings:
         self._truths: Dict[int, Tuple[Any, bool]] = {}  # booleans that read as true; whether that is open
         self._library: Any = None
         self._zero_is_meant = False
+        self._finite_is_asked = False  # within torch: the next boolean says that all is finite
 
     def answer(self) -> None:
         """Registers the answers, for the life of the process."""
@@ -122,6 +123,7 @@ class Readings:
             for name, both in BOTH.items():
                 put_before(owner, name, self._joined(both))
         self._let_scalers_step()
+        self._let_eig_begin()
         self._let_lbfgs_go_on()
 
     def _scalar(self, tensor: Any) -> Any:
@@ -134,7 +136,8 @@ class Readings:
         if tensor.is_floating_point():
             return 0.0 if self._zero_is_meant else 1.0
         if tensor.dtype is self._torch.bool:
-            return self._is_true(tensor)
+            asked, self._finite_is_asked = self._finite_is_asked, False
+            return asked or self._is_true(tensor)
         return 1
 
     # --- many values at once ---
@@ -297,6 +300,18 @@ class Readings:
     def _with_zero(self, original: Any, *arguments: Any, **options: Any) -> Any:
         with self._zeros():
             return original(*arguments, **options)
+
+    # --- where torch itself asks whether all is finite ---
+
+    def _let_eig_begin(self) -> None:
+        put_before(self._torch.linalg, "eig", self._of_finite)
+
+    def _of_finite(self, original: Any, tensor: Any, *arguments: Any, **options: Any) -> Any:
+        self._finite_is_asked = bool(getattr(tensor, "is_cuda", False))
+        try:
+            return original(tensor, *arguments, **options)
+        finally:
+            self._finite_is_asked = False
 
     # --- where values that never change would end a loop ---
 

@@ -75,9 +75,9 @@ class Recording:
     def own(self, owner: str, *addresses: int) -> None:
         self.owned.append({"mark": len(self.marks) - 1, "owner": owner, "addresses": list(addresses)})
 
-    def touch(self, owner: str, address: int, size: int, cudnn: bool = False) -> None:
+    def touch(self, owner: str, address: int, size: int, **library: bool) -> None:
         mark = len(self.marks) - 1
-        self.touched.append({"mark": mark, "owner": owner, "address": address, "bytes": size, "cudnn": cudnn})
+        self.touched.append({"mark": mark, "owner": owner, "address": address, "bytes": size, **library})
 
     def history(self) -> History:
         columns = self.columns

@@ -1,4 +1,4 @@
-"""What hangs on the workspaces that cuDNN was taken to ask for."""
+"""What hangs on the workspaces that libraries were taken to ask for."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def trained(workspace: int, kept: int = 100 * MIB):
 
 def test_workspaces_are_found_by_place_and_size():
     trace = trained(30 * MIB)
-    (found,) = workspaces.asked_by_cudnn(trace).items()
+    (found,) = workspaces.asked_for(trace, workspaces.CONVOLUTION).items()
     assert found[1] == 30 * MIB
     assert trace.events.size[found[0]] == 30 * MIB
 
@@ -42,7 +42,8 @@ def test_workspaces_are_found_by_place_and_size():
 @pytest.mark.parametrize(("factor", "reserved"), [(0, 120), (1, 150), (2, 180)])
 def test_a_history_with_other_workspaces(factor, reserved):
     trace = trained(30 * MIB)
-    other = workspaces.scaled(trace.events, workspaces.asked_by_cudnn(trace), factor)
+    found = workspaces.asked_for(trace, workspaces.CONVOLUTION)
+    other = workspaces.scaled(trace.events, found, factor)
     replayed = replay(other)
     assert replayed.reserved_peak == reserved * MIB
     assert replayed.live[0].requested == 100 * MIB
@@ -66,3 +67,19 @@ def test_where_none_was_asked_for_the_most_that_could_have_been_counts(largest, 
     trace = recording.trace(**INVENTED, largest_convolution=largest)
     found = of_trace(trace, replay(trace.events), DEFAULT_CONFIG)
     assert [bound.bytes for bound in found] == [largest] * bounds
+
+
+def test_workspaces_of_cusolver_count_by_themselves():
+    recording = Recording("optimizer")
+    recording.alloc(100 * MIB)
+    scratch = recording.alloc(50 * MIB)
+    recording.touch("workspaces", scratch, 50 * MIB, cusolver=True)
+    recording.free(scratch)
+    recording.free(convolution(recording, 20 * MIB, 30 * MIB))
+    trace = recording.trace(invented=[*workspaces.ASSUMED, "cusolver workspace of unknown size"])
+    replayed = replay(trace.events)
+    found = {bound.what: bound.bytes for bound in of_trace(trace, replayed, DEFAULT_CONFIG)}
+    assert found[workspaces.SOLVER] == 50 * MIB
+    assert found["cusolver workspace of unknown size"] is None
+    without_rules = {bound.what: bound.bytes for bound in of_trace(trace, replayed)}
+    assert without_rules[workspaces.SOLVER] == 50 * MIB

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from datetime import datetime
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 if TYPE_CHECKING:
-    from history.wire import JobRecord, JobsQuery
+    from pydantic import ValidationError
+
+    from history.store import Store
+    from history.wire import JobDetail, JobRecord, JobsQuery
     from settings import Settings
+
+T = TypeVar("T")
 
 _TIMEOUT_S = 10.0
 
@@ -63,6 +69,31 @@ def hist(
         from history.table import print_table
 
         print_table(jobs)
+
+
+@app.command(context_settings=_HELP)
+def show(
+    job_id: Annotated[int, typer.Argument(min=1, metavar="JOBID", help="The job; of an array, the array.")],
+    json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+    config: Annotated[Path | None, _CONFIG] = None,
+) -> None:
+    """Shows what is known of one job: the decision and why, the parts of the estimate, what was measured."""
+    from settings import SettingsError, load
+
+    try:
+        found = _job(load(config), job_id)
+    except (SettingsError, HistoryUnavailable) as error:
+        print(f"gpumem-hist: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    if found is None:
+        print(f"gpumem-hist: no job {job_id} that you may see", file=sys.stderr)
+        raise typer.Exit(1)
+    if json:
+        print(found.model_dump_json(indent=2))
+    else:
+        from history.table import print_job
+
+        print_job(found)
 
 
 @app.command(context_settings=_HELP)
@@ -127,14 +158,41 @@ def _jobs(settings: Settings, query: JobsQuery) -> list[JobRecord]:
     except HistoryUnavailable as error:
         if not isinstance(error.__cause__, Unreachable):
             raise
-        return _read_database(settings, query, str(error))
+        return _read_database(
+            settings,
+            lambda store: store.jobs(None, query.user, query.since, query.script, query.limit),
+            str(error),
+        )
     except ValidationError as error:
-        reason = error.errors()[0]["msg"]
-        raise HistoryUnavailable(f"{_service(settings)}: not an answer of gpumemd: {reason}") from None
+        raise _misunderstood(settings, error) from None
+
+
+def _job(settings: Settings, job_id: int) -> JobDetail | None:
+    """Asks the service, as `_jobs`."""
+    from pydantic import ValidationError
+
+    from history.client import Refused, Unreachable
+    from history.wire import JobDetail
+
+    try:
+        return JobDetail.model_validate(_ask(settings, f"/v1/jobs/{job_id}", {}))
+    except HistoryUnavailable as error:
+        if isinstance(error.__cause__, Unreachable):
+            return _read_database(settings, lambda store: store.job(job_id, None), str(error))
+        if isinstance(error.__cause__, Refused) and error.__cause__.status == 404:
+            return None
+        raise
+    except ValidationError as error:
+        raise _misunderstood(settings, error) from None
+
+
+def _misunderstood(settings: Settings, error: ValidationError) -> HistoryUnavailable:
+    reason = error.errors()[0]["msg"]
+    return HistoryUnavailable(f"{_service(settings)}: not an answer of gpumemd: {reason}")
 
 
 def _ask(settings: Settings, path: str, query: dict[str, Any]) -> Any:
-    """What the service answers; HistoryUnavailable is because of `Unreachable` where it does not."""
+    """What the service answers; a HistoryUnavailable has `Unreachable` or `Refused` as its cause."""
     from history.client import Refused, Unreachable, get
 
     try:
@@ -148,7 +206,7 @@ def _ask(settings: Settings, path: str, query: dict[str, Any]) -> Any:
     except Unreachable as error:
         raise HistoryUnavailable(str(error)) from error
     except Refused as error:
-        raise HistoryUnavailable(f"gpumemd refuses: {error}") from None
+        raise HistoryUnavailable(f"gpumemd refuses: {error}") from error
     except ValueError as error:
         raise HistoryUnavailable(f"measurement.service: {error}") from None
 
@@ -160,7 +218,7 @@ def _service(settings: Settings) -> str:
     return remote if remote.startswith("http:") and not socket.exists() else f"unix:{socket}"
 
 
-def _read_database(settings: Settings, query: JobsQuery, why: str) -> list[JobRecord]:
+def _read_database(settings: Settings, read: Callable[[Store], T], why: str) -> T:
     import os
 
     from history.store import Store, StoreError, sqlite_file
@@ -170,11 +228,11 @@ def _read_database(settings: Settings, query: JobsQuery, why: str) -> list[JobRe
         if not (os.access(file, os.R_OK) if file else os.geteuid() == 0):
             raise HistoryUnavailable(f"{why}\nIs gpumemd running on the controller? Ask your administrator.")
         with Store(settings.history.url, read_only=True) as store:
-            jobs = store.jobs(None, query.user, query.since, query.script, query.limit)
+            found = read(store)
     except StoreError as error:
         raise HistoryUnavailable(f"{why}\nThe database cannot be read either: {error}") from None
     print(f"gpumem-hist: {why}; read from the database instead", file=sys.stderr)
-    return jobs
+    return found
 
 
 def _print_json(jobs: list[JobRecord]) -> None:

@@ -29,7 +29,7 @@ from sqlalchemy.orm import Session, aliased
 from history.models import Decision, Estimate, MeasuredGpu, MeasuredJob
 from history.outcomes import Outcome
 from history.records import decided_record, measured_record
-from history.wire import JobRecord, Measurement
+from history.wire import JobDetail, JobRecord, Measurement
 
 CLOCK_SKEW = timedelta(minutes=5)
 """How far the clock of a compute node may be behind the controller's."""
@@ -208,6 +208,24 @@ class Store:
         rows.sort(key=lambda row: row[0], reverse=True)
         return [record for _, record in rows[:limit]]
 
+    def job(self, job_id: int, user_id: int | None) -> JobDetail | None:
+        """The last job of this id, with its estimate; None: no such job, or not one of this user's.
+
+        Args:
+            job_id: of a job array, its own and not a task's.
+            user_id: None: anybody's. The caller answers for who may see what.
+        """
+        with self._session() as session:
+            rows = _decided_jobs(session, user_id, None, None, None, 1, job_id)
+            rows += _measured_jobs(session, user_id, None, None, 1, job_id)
+            if not rows:
+                return None
+            _, record = max(rows, key=lambda row: row[0])
+            decision = session.get(Decision, record.decision_id) if record.decision_id else None
+            made = session.get(Estimate, decision.estimate_id) if decision and decision.estimate_id else None
+        detail = {key: value for key, value in made.detail.items() if key != "inputs"} if made else None
+        return JobDetail(job=record, estimate=detail)
+
     def outcomes(self, limit: int) -> list[Outcome]:
         """Of the last `limit` measured runs, those on one GPU with an estimate, as they ended."""
         last = (
@@ -324,6 +342,7 @@ def _decided_jobs(
     since: datetime | None,
     script: str | None,
     limit: int,
+    job_id: int | None = None,
 ) -> list[_Row]:
     query = (
         select(Decision, Estimate)
@@ -339,6 +358,8 @@ def _decided_jobs(
         query = query.where(Decision.created_at >= since)
     if script is not None:
         query = query.where(Decision.script_name.contains(script, autoescape=True))
+    if job_id is not None:
+        query = query.where(Decision.job_id == job_id)
     found = session.execute(query).all()
     runs = _runs(session, {decision.job_id for decision, _ in found if decision.job_id is not None})
     return [(d.created_at, decided_record(d, estimate, runs.get(d.id, []))) for d, estimate in found]
@@ -377,7 +398,12 @@ def _owner() -> ScalarSelect[str]:
 
 
 def _measured_jobs(
-    session: Session, user_id: int | None, user_name: str | None, since: datetime | None, limit: int
+    session: Session,
+    user_id: int | None,
+    user_name: str | None,
+    since: datetime | None,
+    limit: int,
+    job_id: int | None = None,
 ) -> list[_Row]:
     """Jobs that were measured, but that gpumem was not asked about: one row for each node and start."""
     began = func.coalesce(MeasuredJob.started_at, MeasuredJob.ended_at)
@@ -391,6 +417,8 @@ def _measured_jobs(
         query = query.where(MeasuredJob.user_id == _user_id(user_name))
     if since is not None:
         query = query.where(began >= since)
+    if job_id is not None:
+        query = query.where(MeasuredJob.job_id == job_id)
     return [
         (run.started_at or run.ended_at, measured_record([run], _user_name(run.user_id)))
         for run in session.scalars(query)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
-from typing import TextIO
+from typing import Any, TextIO
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from history.calibration import UNIT_BYTES, UNIT_FRACTION
-from history.wire import Calibrated, JobRecord
+from history.wire import Calibrated, JobDetail, JobRecord
 
 _WIDTH = 100
 _GAP = 2
@@ -23,6 +23,7 @@ _WIDEST = 13  # of any other text that users choose
 _UNKNOWN = "–"  # noqa: RUF001
 _STATE_STYLES = {"rewritten": "green", "applied": "green", "failed": "red", "expired": "yellow"}
 _GOOD_ERROR = 0.1
+_LONGEST = 2000
 
 
 def print_table(jobs: Sequence[JobRecord], file: TextIO | None = None) -> None:
@@ -43,6 +44,65 @@ def print_table(jobs: Sequence[JobRecord], file: TextIO | None = None) -> None:
     # a narrow terminal wraps the lines itself: rich would cut numbers
     width = sum(widths.values()) + _GAP * len(widths)
     Console(file=file or sys.stdout, highlight=False, width=width).print(table)
+
+
+def print_job(found: JobDetail, file: TextIO | None = None) -> None:
+    """Prints what is known of one job, a line each; what is not known is left out."""
+    job, estimate = found.job, found.estimate or {}
+    lines = {
+        "job": _listed(job.job_id, job.user_name, _script(job).plain),
+        "asked": job.asked,
+        "got": job.got,
+        "state": _listed(job.state, job.held_s and f"held {job.held_s:.0f} s"),
+        "why": job.reason,
+        "estimate": _listed(
+            _size(job.estimated_peak_bytes), job.estimate_status, estimate.get("phase_of_peak")
+        ),
+        "promised": _size(job.promised_bytes),
+        "held to": _size(job.limit_bytes),
+        "measured": _listed(
+            _size(job.measured_peak_bytes), job.measured_source, job.node, job.gpu if job.node else None
+        ),
+        "error": None if job.error is None else f"{job.error:+.1%}",
+        "exit code": None if job.exit_code is None else str(job.exit_code),
+        "GPU memory": "ran out" if job.out_of_memory else None,
+    }
+    table = Table.grid(padding=(0, _GAP))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, text in lines.items():
+        if text:
+            table.add_row(name, _label(text, _LONGEST))
+    for owner, size in _parts(estimate):
+        table.add_row("", f"{_size(size):>10}  {owner}")
+    for note in (*_texts(estimate.get("notes")), *job.problems):
+        table.add_row("note", _label(note, _LONGEST))
+    Console(file=file or sys.stdout, highlight=False, width=_WIDTH).print(table)
+
+
+def _listed(*texts: object) -> str:
+    return ", ".join(str(text) for text in texts if text)
+
+
+def _size(count: int | None) -> str | None:
+    if count is None:
+        return None
+    return f"{count / 2**20:.0f} MiB" if count < 2**30 else f"{count / 2**30:.2f} GiB"
+
+
+def _parts(estimate: Mapping[str, Any]) -> list[tuple[str, int]]:
+    """What the peak is made of, as the estimate says: an object that another version may have written."""
+    owners = estimate.get("by_owner")
+    sizes = dict(owners) if isinstance(owners, dict) else {}
+    sizes["outside of the allocator"] = estimate.get("outside_allocator_bytes")
+    known = [
+        (str(name).replace("_", " "), size) for name, size in sizes.items() if isinstance(size, int) and size
+    ]
+    return sorted(known, key=lambda part: -part[1])
+
+
+def _texts(value: object) -> list[str]:
+    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []
 
 
 def print_calibration(answer: Calibrated, file: TextIO | None = None) -> None:

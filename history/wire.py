@@ -153,6 +153,16 @@ class Jobs(_Wire):
     jobs: Annotated[list[JobRecord], Field(max_length=MAX_ROWS)]
 
 
+class JobDetail(_Wire):
+    """Answer to `GET /v1/jobs/ID`."""
+
+    job: JobRecord
+    estimate: dict[str, Any] | None = Field(
+        default=None,
+        description="the object of `gpumem estimate --json`, without `inputs`; null: there is no estimate",
+    )
+
+
 class CalibratedGroup(_Wire):
     """What was learned about the margin of some jobs; see `history.calibration.Summary`."""
 

@@ -116,6 +116,18 @@ def create_app(
             raise Refusal(503, "the history database cannot be read now") from None
         return _answer(Jobs(jobs=found))
 
+    async def job(request: Request) -> Response:
+        uid = await _caller(request, b"", access)
+        job_id = request.path_params["job_id"]
+        try:
+            found = await asyncio.to_thread(store.job, job_id, None if access.sees_all(uid) else uid)
+        except StoreError as error:
+            log.error("%s", error)
+            raise Refusal(503, "the history database cannot be read now") from None
+        if found is None:
+            raise Refusal(404, f"no job {job_id} that you may see")
+        return _answer(found)
+
     async def calibration(request: Request) -> Response:
         if not access.sees_all(await _caller(request, b"", access)):
             raise Refusal(403, "only admins of gpumem (service.admins) can see the calibration")
@@ -130,6 +142,7 @@ def create_app(
             Route("/v1/submissions", _served(submissions), methods=["POST"]),
             Route("/v1/measurements", _served(measurements), methods=["POST"]),
             Route("/v1/jobs", _served(jobs), methods=["GET"]),
+            Route("/v1/jobs/{job_id:int}", _served(job), methods=["GET"]),
             Route("/v1/calibration", _served(calibration), methods=["GET"]),
             Route("/v1/health", _served(health), methods=["GET"]),
         ]

@@ -47,13 +47,19 @@ def site(tmp_path):
     )
     with Store(f"sqlite:///{tmp_path}/history.db") as store:
         store.migrate()
-        estimate = Estimate(fingerprint="f", gpu="a100-80gb", status="exact", peak_bytes=11 * GIB)
+        detail = {
+            "phase_of_peak": "step 2, backward", "outside_allocator_bytes": GIB // 2, "notes": ["a \x1b[31mnote"],
+            "by_owner": {"gradients": GIB, "optimizer_state": 9 * GIB, "other": 0}, "inputs": [{"path": "/home/u/x"}],
+        }  # fmt: skip
+        estimate = Estimate(
+            fingerprint="f", gpu="a100-80gb", status="exact", peak_bytes=11 * GIB, detail=detail
+        )
         store.add_estimate(estimate)
         for n, (uid, name) in enumerate([(0, "root"), (UNPRIVILEGED, "nobody")]):
             job = Decision(
                 user_id=uid, user_name=name, asked="gpu:1", got="shard:12", action="defer", state="applied",
                 script_name="/home/u/train.sh", job_id=100 + n, estimate_id=estimate.id, held_s=3.4,
-                created_at=NOW,
+                created_at=NOW, reason="as we see fit",
             )  # fmt: skip
             store.add_decision(job)
         gpu = {"uuid": "GPU-1", "model": "A100", "peak_bytes": 10 * GIB, "source": "both"}
@@ -72,6 +78,9 @@ def answer_from(database, requests):
         query = JobsQuery.model_validate(dict(parse_qsl(urlsplit(request.target).query)))
         with Store(f"sqlite:///{database}") as store:
             only = None if request.uid == 0 else request.uid
+            if job_id := urlsplit(request.target).path.removeprefix("/v1/jobs").strip("/"):
+                found = store.job(int(job_id), only)
+                return (200, found.model_dump(mode="json")) if found else (404, {"detail": "no such job"})
             jobs = store.jobs(only, query.user, query.since, query.script, query.limit)
         return 200, Jobs(jobs=jobs).model_dump(mode="json")
 
@@ -111,6 +120,40 @@ def test_ordinary_user_sees_own_jobs_only(site):
     assert done.returncode == 1, "without the service, the database is not theirs to read"
     assert "Is gpumemd running" in done.stderr
     assert not done.stdout
+
+
+def test_one_job_with_the_parts_of_its_estimate(site):
+    with serving(answer_from(site / "history.db", []), site / "s"):
+        done = hist("show", "100", "--config", str(site / "g.toml"))
+        machine = hist("show", "100", "--json", "--config", str(site / "g.toml"))
+        missing = hist("show", "7", "--config", str(site / "g.toml"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [" ".join(line.split()) for line in done.stdout.splitlines()] == [
+        "job 100, root, train.sh",
+        "asked gpu:1",
+        "got shard:12",
+        "state applied, held 3 s",
+        "why as we see fit",
+        "estimate 11.00 GiB, exact, step 2, backward",
+        "measured 10.00 GiB, both, n1, A100",
+        "error +10.0%",
+        "9.00 GiB optimizer state",
+        "1.00 GiB gradients",
+        "512 MiB outside of the allocator",
+        "note a ?[31mnote",
+    ]
+    told = json.loads(machine.stdout)
+    assert told["job"]["reason"] == "as we see fit"
+    assert told["estimate"]["by_owner"]["gradients"] == GIB and "inputs" not in told["estimate"]
+    assert (missing.returncode, missing.stdout) == (1, "")
+    assert missing.stderr == "gpumem-hist: no job 7 that you may see\n"
+
+
+def test_one_job_from_the_database_without_the_service(site):
+    done = hist("show", "101", "--config", str(site / "g.toml"))
+    assert done.returncode == 0
+    assert "read from the database instead" in done.stderr
+    assert "nobody" in done.stdout and "measured" not in done.stdout
 
 
 def test_reads_the_database_without_the_service(site):

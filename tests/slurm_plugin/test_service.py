@@ -136,17 +136,32 @@ def test_measurements_only_come_from_root_and_count_once(service: Gpumemd, alice
     assert [row["measured_peak_bytes"] for row in rows] == [5]
 
 
+def test_a_job_is_shown_to_its_user_and_to_admins(service: Gpumemd, alice: User, bob: User) -> None:
+    measured = {**MEASUREMENT, "id": MEASUREMENT["id"].replace("1", "2"), "job_id": 78, "user_id": alice.uid}
+    request(service.user_socket, "POST", "/v1/measurements", json.dumps([measured]).encode())
+    assert service.get("/v1/jobs/78")["job"]["measured_peak_bytes"] == 5
+    assert [status_for(user, service.user_socket, "GET", "/v1/jobs/78") for user in (alice, bob)] == [
+        200,
+        404,
+    ]
+
+
 def refused_to(user: User, path: Path, target: str, document: object) -> int:
+    """The status that an ordinary user's POST gets."""
+    return status_for(user, path, "POST", target, json.dumps(document))
+
+
+def status_for(user: User, path: Path, method: str, target: str, body: str = "") -> int:
     """The status that an ordinary user's request gets; a program of its own, as they may not read ours."""
     program = (
         "import http.client, socket, sys\n"
         "connection = http.client.HTTPConnection('localhost')\n"
         "connection.sock = socket.socket(socket.AF_UNIX)\nconnection.sock.connect(sys.argv[1])\n"
-        "connection.request('POST', sys.argv[2], sys.stdin.read())\n"
+        "connection.request(sys.argv[2], sys.argv[3], sys.stdin.read())\n"
         "print(connection.getresponse().status)\n"
     )
-    command = ["/usr/bin/python3", "-I", "-c", program, str(path), target]
-    done = user.run(command, text=json.dumps(document))
+    command = ["/usr/bin/python3", "-I", "-c", program, str(path), method, target]
+    done = user.run(command, text=body)
     assert done.returncode == 0, done.stderr
     return int(done.stdout)
 

@@ -37,6 +37,9 @@ def begin(node: Node, job: Job, ready: Ready) -> None:
         problems=node.problems,
     )
     folder.create(record)  # before NVML, which may hang: the epilog shall find this process
+    if folder.ended_since(record.started_at - detach.age_s()):  # nobody would end the sampler
+        folder.remove()
+        return
     folder.mark_shared()
     gpus, problems = look_before(NvmlReader, job.gpus, record.started_at)
     if detach.age_s() > DEADLINE_S:  # the job runs already, perhaps without accounting at first

@@ -48,6 +48,9 @@ def end(node: Node, job: Job, ready: Ready) -> None:
         return
     folder = JobDir(node.settings.measurement.run_dir, job.job_id)
     record = folder.record()
+    if record is None:  # on a busy node the prolog may be later than we are
+        folder.note_end()
+        record = folder.record()
     if record is not None:
         stop(record.sampler)
     names = record.names if record else job.gpus

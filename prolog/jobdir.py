@@ -3,10 +3,13 @@
 job.json       written by the prolog; the sampler ends when it disappears or is replaced
 state.json     written by the sampler
 shared-<gpu>   another job was given the same GPU while this one ran
+
+`run_dir`/ended-<job id> is written by an epilog that found no job.json: for a prolog that is later still.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -64,6 +67,7 @@ class JobDir:
         self.path = run_dir / str(job_id)
         self._marker = self.path / "job.json"
         self._state = self.path / "state.json"
+        self._ended = run_dir / f"ended-{job_id}"
 
     def create(self, record: JobRecord) -> None:
         """Starts afresh for this run of the job; raises OSError."""
@@ -100,6 +104,19 @@ class JobDir:
         except OSError:
             return None
         return status.st_ino, status.st_mtime_ns
+
+    def note_end(self) -> None:
+        """Notes that the job has ended before its prolog wrote anything; look for its record afterwards."""
+        with contextlib.suppress(OSError):  # then a prolog cannot write there either
+            files.make_private(self._ended.parent)
+            files.write(self._ended, b"")
+
+    def ended_since(self, since: float) -> bool:
+        """Whether that was noted after `since` (Unix time); ask once the record is written."""
+        try:
+            return self._ended.stat().st_mtime > since
+        except OSError:
+            return False
 
     def write_tally(self, tally: Tally) -> None:
         """Replaces state.json; raises OSError."""

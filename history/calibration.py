@@ -144,18 +144,28 @@ class Calibration:
     `bound` may be called from several threads once nothing is learned any more.
     """
 
-    def __init__(self, risk: float, prior: Prior, window: int = WINDOW) -> None:
+    def __init__(
+        self, risk: float, prior: Prior, window: int = WINDOW, too_small: frozenset[str] = frozenset()
+    ) -> None:
         self.risk = risk
         self._prior = prior
         self._window = window
         self._groups: dict[tuple[str, Status, Kind], _Group] = {}
         self._runs: OrderedDict[tuple[Kind, str, str], deque[float]] = OrderedDict()
         self._escaped: set[str] = set()
+        self.too_small = too_small
+        """Fingerprints of work for which no bound is known to hold, see `history.outcomes.too_small`."""
 
     @classmethod
-    def of(cls, observations: Iterable[Observation], risk: float, prior: Prior) -> Calibration:
+    def of(
+        cls,
+        observations: Iterable[Observation],
+        risk: float,
+        prior: Prior,
+        too_small: frozenset[str] = frozenset(),
+    ) -> Calibration:
         """What these, in the order in which they ended, teach."""
-        made = cls(risk, prior)
+        made = cls(risk, prior, too_small=too_small)
         for observation in observations:
             made.learn(observation)
         return made

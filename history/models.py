@@ -126,7 +126,8 @@ class Decision(Base, kw_only=True):
     action: Mapped[str] = mapped_column(String(16))
     """pass, rewrite or defer."""
     state: Mapped[str] = mapped_column(String(16))
-    """passed, rewritten, queued, tracing, applied, released, expired or failed."""
+    """passed, rewritten, queued, tracing, applied, released, expired or failed; requeueing and requeued:
+    it ran out of memory in its part of a GPU, and is to run again, or does so, on a whole one."""
     reason: Mapped[str | None] = mapped_column(Label(1000), default=None)
     """Why it passed, or what failed."""
     job_id: Mapped[int | None] = mapped_column(BigInteger, default=None)

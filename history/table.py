@@ -21,7 +21,13 @@ _GIVING_WAY = {"SCRIPT": 12, "USER": 8, "ASKED": 8}
 """Columns that are cut when there is no room, in this order, and what is left of them."""
 _WIDEST = 13  # of any other text that users choose
 _UNKNOWN = "–"  # noqa: RUF001
-_STATE_STYLES = {"rewritten": "green", "applied": "green", "failed": "red", "expired": "yellow"}
+_STATE_STYLES = {
+    "rewritten": "green",
+    "applied": "green",
+    "failed": "red",
+    "expired": "yellow",
+    "requeued": "yellow",
+}
 _GOOD_ERROR = 0.1
 _LONGEST = 2000
 
@@ -172,7 +178,7 @@ def _error(error: float | None) -> Text:
 
 
 def _state(job: JobRecord) -> Text:
-    if job.out_of_memory:
+    if job.out_of_memory and job.state != "requeued":
         return Text("out of memory", "red")
     label = _label(job.state)
     label.stylize(_STATE_STYLES.get(job.state or "", ""))

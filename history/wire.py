@@ -98,6 +98,12 @@ class Accepted(_Wire):
     accepted: Annotated[list[MeasurementId], Field(max_length=MAX_BATCH)]
 
 
+class EndedQuery(_Wire):
+    """Query of `GET /v1/ended`."""
+
+    job_id: Annotated[int, Field(ge=1, lt=2**32)]
+
+
 class JobsQuery(_Wire):
     """Query of `GET /v1/jobs`."""
 

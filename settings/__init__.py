@@ -121,6 +121,17 @@ class Guard(_Section):
     )
 
 
+class Requeue(_Section):
+    """What happens to a job that runs out of GPU memory in its part of a GPU."""
+
+    enabled: bool = Field(
+        default=True, description="true: it runs again, once, on a whole GPU, if Slurm may requeue it"
+    )
+    within_s: Annotated[
+        int, Field(ge=0, description="only if it ran for so many seconds at most: the work is done again")
+    ] = 1800
+
+
 class Measurement(_Section):
     """Prolog, epilog and sampler on the compute nodes."""
 
@@ -162,6 +173,7 @@ class Settings(_Section):
     slurm: Slurm = Slurm()
     estimate: Estimate = Estimate()
     guard: Guard = Guard()
+    requeue: Requeue = Requeue()
     measurement: Measurement = Measurement()
     partitions: dict[str, Partition] = {}
 

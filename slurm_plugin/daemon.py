@@ -80,6 +80,7 @@ def serve(config: Settings, config_file: Path | None = None) -> None:
     from slurm_plugin.margins import Margins
     from slurm_plugin.policy import Site
     from slurm_plugin.postmortem import Postmortem
+    from slurm_plugin.requeue import Requeue
     from slurm_plugin.service import Access, create_app
     from slurm_plugin.slurm import ScontrolSlurm, SlurmError
     from slurm_plugin.traces import UserRun, estimate_command
@@ -99,7 +100,8 @@ def serve(config: Settings, config_file: Path | None = None) -> None:
     gpus = _gpus(config)
     margins = Margins(store, gpus, config.estimate)
     margins.learn()
-    postmortem = Postmortem(store, writer, slurm, margins.news)
+    requeue = Requeue(slurm, writer, config)
+    postmortem = Postmortem(store, writer, slurm, requeue.again, margins.news)
     arrays = ArrayTasks(store, writer, slurm, margins.news)
     advisor = Advisor(Site(config, gpus), slurm, finder, writer, known, margins.current)
     # Tests replace the estimator by something quicker.
@@ -121,7 +123,7 @@ def serve(config: Settings, config_file: Path | None = None) -> None:
         postmortem.look_at(measurements)
         arrays.look_at(measurements)
 
-    app = create_app(advisor, writer, store, margins, measured, access)
+    app = create_app(advisor, writer, store, margins, measured, postmortem.is_examined, access)
 
     asked, listening = threading.Event(), threading.Event()
 
@@ -134,6 +136,7 @@ def serve(config: Settings, config_file: Path | None = None) -> None:
         trusted.add(uid)
         try:
             advisor.resume(store)
+            requeue.resume(store)
         except StoreError as error:
             log.error("deferred jobs are not taken up again, Slurm starts them in time: %s", error)
         while True:  # a job must not be given shards that an administrator has taken away
@@ -152,6 +155,7 @@ def serve(config: Settings, config_file: Path | None = None) -> None:
         finder.start()
         margins.start()
         postmortem.start()
+        requeue.start()
         arrays.start()
         traces.start()
         listening.set()
@@ -163,6 +167,7 @@ def serve(config: Settings, config_file: Path | None = None) -> None:
     finder.stop()
     margins.stop()
     postmortem.stop()
+    requeue.stop()
     arrays.stop()
     writer.stop(_DRAIN_S)
     store.close()

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from estimator.catalog import GPU, normalised
 from history.calibration import Calibration, Observation, Prior
-from history.outcomes import Outcome, observation
+from history.outcomes import Outcome, observation, too_small
 from history.store import Store, StoreError
 from settings import MIB, Estimate
 
@@ -57,16 +57,13 @@ class Margins(threading.Thread):
 
     def learn(self) -> None:
         """Reads the history once; if it cannot be read, what was learned stays."""
-        if not self._settings.margin_from_history:
-            return
         try:
             outcomes = self._store.outcomes(_MOST_RUNS)
         except StoreError as error:
             log.error("margins stay as they are: %s", error)
             return
-        self._learned = Calibration.of(
-            observations(outcomes, self._gpus), self._settings.risk, prior(self._settings)
-        )
+        known = observations(outcomes, self._gpus) if self._settings.margin_from_history else ()
+        self._learned = Calibration.of(known, self._settings.risk, prior(self._settings), too_small(outcomes))
 
 
 def prior(settings: Estimate) -> Prior:

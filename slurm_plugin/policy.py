@@ -225,6 +225,8 @@ def share(
         return known.failure or "no estimate"
     if not estimate.fits:
         return f"does not fit on {estimate.gpu} as estimated"
+    if work in calibration.too_small:
+        return "ran out of GPU memory in a part of one"
     shard_bytes = settings.estimate.shard_mib * MIB
 
     def made_for(needed: int) -> Share:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import pwd
@@ -18,7 +19,16 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from history.store import Store, StoreError
-from history.wire import Accepted, Calibrated, CalibratedGroup, Jobs, JobsQuery, Measurement, Measurements
+from history.wire import (
+    Accepted,
+    Calibrated,
+    CalibratedGroup,
+    EndedQuery,
+    Jobs,
+    JobsQuery,
+    Measurement,
+    Measurements,
+)
 from slurm_plugin.advisor import Advisor
 from slurm_plugin.identity import UnknownCaller, caller_uid, peer_uid
 from slurm_plugin.margins import Margins
@@ -29,6 +39,8 @@ log = logging.getLogger("gpumemd")
 MAX_BODY = 1024**2
 _BODY_S = 5.0
 _STORE_S = 10.0
+_ENDED_S = 10.0
+_LOOK_AGAIN_S = 0.1
 
 
 class Refusal(Exception):
@@ -63,11 +75,13 @@ def create_app(
     store: Store,
     margins: Margins,
     measured: Callable[[Sequence[Measurement]], None],
+    is_examined: Callable[[int], bool],
     access: Access,
 ) -> Starlette:
     """The application. Plain Starlette: the answer to a submission has a few milliseconds.
 
-    `measured` is told of measurements once they are stored, and returns at once.
+    `measured` is told of measurements once they are stored, and returns at once. `is_examined`: whether a job
+    that has ended was looked at, or will not be; may block, and raise StoreError.
     """
 
     async def submissions(request: Request) -> Response:
@@ -95,6 +109,20 @@ def create_app(
             raise Refusal(503, "the history database cannot be written now; send it again later") from None
         measured(given)
         return _answer(accepted)
+
+    async def ended(request: Request) -> Response:
+        if await _caller(request, b"", access) not in access.trusted:
+            raise Refusal(403, "only slurmctld may wait for the end of a job")
+        try:
+            job_id = EndedQuery.model_validate(dict(request.query_params)).job_id
+        except ValidationError as error:
+            raise Refusal(422, f"query not understood: {_reason(error)}") from None
+        examined = False
+        with contextlib.suppress(TimeoutError, StoreError):
+            async with asyncio.timeout(_ENDED_S):
+                while not (examined := await asyncio.to_thread(is_examined, job_id)):
+                    await asyncio.sleep(_LOOK_AGAIN_S)
+        return JSONResponse({"examined": examined})
 
     async def jobs(request: Request) -> Response:
         uid = await _caller(request, b"", access)
@@ -141,6 +169,7 @@ def create_app(
         routes=[
             Route("/v1/submissions", _served(submissions), methods=["POST"]),
             Route("/v1/measurements", _served(measurements), methods=["POST"]),
+            Route("/v1/ended", _served(ended), methods=["GET"]),
             Route("/v1/jobs", _served(jobs), methods=["GET"]),
             Route("/v1/jobs/{job_id:int}", _served(job), methods=["GET"]),
             Route("/v1/calibration", _served(calibration), methods=["GET"]),

@@ -16,6 +16,10 @@ _TAG = re.compile(r" AdminComment=gpumem decision=([0-9a-f]{1,64})\b")
 _TAGGED_JOB = re.compile(rf"^JobId=(\d+)\b.*{_TAG.pattern}", re.MULTILINE)
 _GRES = re.compile(r"\b(gpu|shard)(?::[^:,(]+)?:(\d+)([KMG]?)\b")
 _UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
+_RUN_COLUMNS = (
+    *("State", "UserID", "Partition", "Reason", "Requeue"),
+    *("RestartCnt", "ArrayTaskID", "Reservation", "Deadline"),
+)
 _FEW = 8
 _MAX_REMEMBERED = 100_000
 
@@ -50,6 +54,23 @@ class Partition:
     shards_per_gpu: frozenset[float] = frozenset()
 
 
+@dataclass(frozen=True)
+class BatchRun:
+    """How a job that has run stands with Slurm, by whose words `state` and `reason` are.
+
+    `requeue`: it may be started again. `is_task`: of an array. `is_bound`: to a reservation or a deadline.
+    """
+
+    state: str
+    reason: str
+    user_id: int
+    partition: str
+    requeue: bool
+    restarts: int
+    is_task: bool
+    is_bound: bool
+
+
 class Slurm(Protocol):
     """A way to reach slurmctld. Every call may block for seconds and raise SlurmError."""
 
@@ -63,6 +84,18 @@ class Slurm(Protocol):
 
     def release(self, job_id: int, gres: str, not_before: int | None, admin_comment: str) -> None:
         """Gives a pending job its final GRES and lets it start, at once or from unix time `not_before` on."""
+        ...
+
+    def batch_run(self, job_id: int) -> BatchRun | None:
+        """How the job stands; None if Slurm does not know it (any more)."""
+        ...
+
+    def requeue(self, job_id: int) -> None:
+        """Makes a job that has run wait for another run: for two minutes at least."""
+        ...
+
+    def resize(self, job_id: int, gres: str, admin_comment: str) -> None:
+        """Changes the GRES of a pending job."""
         ...
 
     def error_file(self, job_id: int) -> Path | None:
@@ -161,6 +194,38 @@ class ScontrolSlurm:
             f"StartTime={start}",
             f"AdminComment={admin_comment}",
         )
+
+    def batch_run(self, job_id: int) -> BatchRun | None:
+        """See `Slurm.batch_run`. Only squeue's fields, none of which is a text that users choose."""
+        columns = ",".join(f"{name}:|" for name in _RUN_COLUMNS)
+        which = ("--states=all", "--jobs", str(job_id))
+        try:
+            lines = self._run("squeue", "--noheader", *which, f"--Format={columns}").splitlines()
+        except SlurmError as error:
+            if "Invalid job id" in str(error):
+                return None
+            raise
+        if not lines:
+            return None
+        state, user_id, partition, reason, requeue, restarts, task, *bonds, _end = lines[0].split("|")
+        return BatchRun(
+            state,
+            reason,
+            int(user_id),
+            partition,
+            requeue == "1",
+            int(restarts),
+            task != "N/A",
+            any(bond not in ("(null)", "N/A") for bond in bonds),
+        )
+
+    def requeue(self, job_id: int) -> None:
+        """See `Slurm.requeue`."""
+        self._run("scontrol", "requeue", str(job_id))
+
+    def resize(self, job_id: int, gres: str, admin_comment: str) -> None:
+        """See `Slurm.resize`."""
+        self._run("scontrol", "update", f"JobId={job_id}", f"Gres={gres}", f"AdminComment={admin_comment}")
 
     def error_file(self, job_id: int) -> Path | None:
         """See `Slurm.error_file`."""

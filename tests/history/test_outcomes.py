@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from history.calibration import Job, Observation
-from history.outcomes import LEAST_SAMPLES, NEAR_LIMIT, Outcome, observation
+from history.outcomes import LEAST_SAMPLES, NEAR_LIMIT, Outcome, observation, too_small
 
 GIB = 1024**3
 RUN = Outcome(
@@ -50,7 +50,7 @@ def test_a_job_that_came_to_its_end_and_was_watched_tells_what_it_needed() -> No
         {"source": "sampling", "samples": LEAST_SAMPLES - 1},
         {"source": "sampling", "samples": None},
         {"processes": None},
-        {"out_of_memory": True},
+        {"out_of_memory": True, "exit_code": 256},
         {"limit_bytes": 9 * GIB + NEAR_LIMIT},
     ],
 )
@@ -95,3 +95,17 @@ def test_a_job_that_held_more_than_its_limit_has_escaped_it() -> None:
 
 def test_a_job_held_to_less_that_stayed_away_from_its_limit_tells_its_peak() -> None:
     assert of(needed_bytes=6 * GIB, promised_bytes=7 * GIB, limit_bytes=10 * GIB) == Observation(JOB, 9 * GIB)
+
+
+def test_a_run_on_a_whole_gpu_after_the_memory_ran_out_counts_as_any_other() -> None:
+    assert of(out_of_memory=True) == of()
+    assert of(out_of_memory=True, needed_bytes=6 * GIB) == of(needed_bytes=6 * GIB)
+
+
+def test_work_that_ran_out_of_memory_is_unknown_until_a_run_tells_what_it_needs() -> None:
+    ran_out = replace(RUN, out_of_memory=True, exit_code=256, peak_bytes=None)
+    other = replace(ran_out, fingerprint="other")
+    assert too_small([RUN, ran_out, other]) == {"f", "other"}
+    assert too_small([ran_out, other, replace(RUN, out_of_memory=True)]) == {"other"}
+    for tells_nothing in ({"exit_code": 256}, {"exit_code": 15}, {"peak_bytes": None}, {"processes": None}):
+        assert too_small([ran_out, replace(RUN, **tells_nothing)]) == {"f"}

@@ -23,17 +23,31 @@ SETTINGS = Settings().estimate
 NEXT = Job("a100-80gb", "exact", 10 * GIB, "g")
 
 
-def fill(store: Store, peak: int, model: str = "NVIDIA A100-SXM4-80GB") -> None:
+def fill(
+    store: Store,
+    peak: int,
+    model: str = "NVIDIA A100-SXM4-80GB",
+    exit_code: int = 0,
+    out_of_memory: bool | None = None,
+) -> None:
     made = store.add_estimate(Estimate(fingerprint="f", gpu=A100.name, status="exact", peak_bytes=10 * GIB))
     now = datetime.now(UTC)
     store.add_decision(
         Decision(
-            user_id=1000, action="rewrite", state="rewritten", job_id=7, fingerprint="f", estimate_id=made
+            user_id=1000,
+            action="rewrite",
+            state="rewritten",
+            job_id=7,
+            fingerprint="f",
+            estimate_id=made,
+            out_of_memory=out_of_memory,
         )
     )
     gpu = {"uuid": "GPU-1", "model": model, "peak_bytes": peak, "source": "both", "processes": 1}
     ended = now + timedelta(minutes=1)
-    store.add_measurements([Measurement(job_id=7, node="n1", gpus=[gpu], exit_code=0, ended_at=ended)])
+    store.add_measurements(
+        [Measurement(job_id=7, node="n1", gpus=[gpu], exit_code=exit_code, ended_at=ended)]
+    )
 
 
 @pytest.fixture
@@ -58,6 +72,15 @@ def test_the_settings_can_keep_their_own_margin(store: Store) -> None:
     margins = Margins(store, {"gpu": A100}, SETTINGS.model_copy(update={"margin_from_history": False}))
     margins.learn()
     assert margins.current().bound(NEXT).bytes == int(10.3 * GIB)
+
+
+@pytest.mark.parametrize("from_history", [True, False])
+def test_work_that_ran_out_of_memory_is_remembered(store: Store, from_history: bool) -> None:
+    fill(store, 9 * GIB, exit_code=256, out_of_memory=True)
+    settings = SETTINGS.model_copy(update={"margin_from_history": from_history})
+    margins = Margins(store, {"gpu": A100}, settings)
+    margins.learn()
+    assert margins.current().too_small == {"f"}
 
 
 def test_a_run_on_another_model_says_nothing(store: Store) -> None:

@@ -312,6 +312,12 @@ def test_work_that_has_escaped_a_limit_is_not_held_again() -> None:
     assert (made.got, made.export) == ("shard:21", {})
 
 
+def test_work_that_ran_out_of_memory_keeps_a_whole_gpu() -> None:
+    for work, action in (("f", "pass"), ("other", "rewrite")):
+        learned = Calibration(0.01, prior(SETTINGS.estimate), too_small=frozenset([work]))
+        assert decision(estimated(), calibration=learned).action == action
+
+
 def test_a_job_that_only_fits_with_the_guard_shares_its_gpu() -> None:
     made = decision(guardable(peak_bytes=79 * GIB, guard=guardable().estimate.guard), GUARDED)
     assert made.got == "shard:14" and made.export

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from history.models import Decision
-from history.store import Store
+from history.store import DecisionChanges, Store
 from history.wire import Measurement
 from slurm_plugin.postmortem import Postmortem
 from slurm_plugin.slurm import SlurmError
@@ -43,14 +43,25 @@ class Room:
         self.store.migrate()
         self.writer = Writer(self.store)
         self.told: list[int] = []
-        self.thread = Postmortem(self.store, self.writer, self.files, lambda: self.told.append(1))
+        self.thread = Postmortem(self.store, self.writer, self.files, self.again, lambda: self.told.append(1))
         self.writer.start()
         self.thread.start()
 
-    def fail(self, job_id: int, text: str | None, promised: int | None = 5, exit_code: int = 256) -> None:
+    def again(self, decision: Decision, measurement: Measurement) -> DecisionChanges:
+        assert decision.job_id == measurement.job_id
+        return {"state": "requeueing"}
+
+    def fail(
+        self,
+        job_id: int,
+        text: str | None,
+        promised: int | None = 5,
+        exit_code: int = 256,
+        action: str = "rewrite",
+    ) -> None:
         self.store.add_decision(
             Decision(
-                id=f"d{job_id}", user_id=NOBODY, action="rewrite", state="rewritten", job_id=job_id,
+                id=f"d{job_id}", user_id=NOBODY, action=action, state="rewritten", job_id=job_id,
                 promised_bytes=promised,
             )
         )  # fmt: skip
@@ -90,6 +101,8 @@ def test_a_job_that_says_so_ran_out_and_one_that_does_not_did_not(room: Room) ->
     room.fail(2, "Traceback:\nValueError: no such learning rate\n")
     assert (room.wait(1), room.wait(2)) == (True, False)
     assert room.told == [1]
+    states = [room.store.decision_of_job(job_id) for job_id in (1, 2)]
+    assert [decision and decision.state for decision in states] == ["requeueing", "rewritten"]
 
 
 def test_what_cannot_be_read_stays_unknown_and_holds_nobody_up(room: Room) -> None:
@@ -100,6 +113,14 @@ def test_what_cannot_be_read_stays_unknown_and_holds_nobody_up(room: Room) -> No
     room.fail(3, RAN_OUT)
     room.fail(4, RAN_OUT, promised=None)  # had its whole GPU
     room.fail(5, RAN_OUT, exit_code=0)
-    room.fail(6, RAN_OUT)
-    assert room.wait(6) is True
-    assert [room.found(job_id) for job_id in range(1, 6)] == [None] * 5
+    room.fail(6, RAN_OUT, action="pass")  # was only observed
+    room.fail(7, RAN_OUT)
+    assert room.wait(7) is True
+    assert [room.found(job_id) for job_id in range(1, 7)] == [None] * 6
+    assert all(room.thread.is_examined(job_id) for job_id in range(1, 5))
+
+
+def test_a_job_is_examined_once_its_error_output_was_looked_at(room: Room) -> None:
+    room.fail(1, RAN_OUT, exit_code=0)
+    assert not room.thread.is_examined(1)
+    assert room.thread.is_examined(2), "no decision is about it"

@@ -125,6 +125,14 @@ def test_submissions_only_come_from_slurmctld(service: Gpumemd, alice: User) -> 
         service.submit_socket.chmod(0o600)
 
 
+def test_slurmctld_waits_for_no_job_that_nothing_is_to_be_found_out_about(
+    service: Gpumemd, alice: User
+) -> None:
+    assert request(service.user_socket, "GET", "/v1/ended?job_id=7") == (200, {"examined": True})
+    assert request(service.user_socket, "GET", "/v1/ended?job_id=x")[0] == 422
+    assert status_for(alice, service.user_socket, "GET", "/v1/ended?job_id=7") == 403
+
+
 def test_measurements_only_come_from_root_and_count_once(service: Gpumemd, alice: User) -> None:
     assert refused_to(alice, service.user_socket, "/v1/measurements", [MEASUREMENT]) == 403
     for _ in range(2):

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from slurm_plugin.slurm import Partition, ScontrolSlurm, SlurmError, admin_comment, shards_of_partitions
+from slurm_plugin.slurm import (
+    BatchRun,
+    Partition,
+    ScontrolSlurm,
+    SlurmError,
+    admin_comment,
+    shards_of_partitions,
+)
 from testbed.cluster import Cluster
 from testbed.users import User
 
@@ -145,3 +153,42 @@ def test_the_error_file_of_a_job(cluster: Cluster, slurm: ScontrolSlurm, alice: 
     cluster.scancel(job_id)
     with pytest.raises(SlurmError):
         slurm.error_file(2**31 - 5)
+
+
+def test_how_the_run_of_a_job_stands(cluster: Cluster, slurm: ScontrolSlurm, alice: User) -> None:
+    forged = "x|COMPLETING|Requeue=1"
+    failed = cluster.sbatch("exit 1", user=alice, args=[f"--job-name={forged}", f"--comment={forged}"])
+    others = {
+        "requeue": cluster.sbatch("true", user=alice, args=["--hold", "--no-requeue"]),
+        "is_task": cluster.sbatch("true", user=alice, args=["--hold", "--array=1-2"]),
+        "is_bound": cluster.sbatch("true", user=alice, args=["--hold", "--deadline=now+1hour", "--time=1"]),
+    }
+    cluster.wait_state(failed, "FAILED")
+    run = BatchRun("FAILED", "NonZeroExitCode", alice.uid, "gpu", True, 0, False, False)
+    assert slurm.batch_run(failed) == run
+    held = replace(run, state="PENDING", reason="JobHeldUser")
+    for field, job_id in others.items():
+        assert slurm.batch_run(job_id) == replace(held, **{field: not getattr(held, field)})
+        cluster.scancel(job_id)
+    assert slurm.batch_run(987654) is None
+
+
+def test_a_job_that_has_run_waits_again_and_is_resized(
+    cluster: Cluster, slurm: ScontrolSlurm, alice: User
+) -> None:
+    job_id = cluster.sbatch("exit 1", user=alice, args=["--gres=shard:3", "--output=/dev/null"])
+    cluster.wait_state(job_id, "FAILED")
+    slurm.requeue(job_id)
+    slurm.resize(job_id, "shard:80", "x")
+    job = cluster.job(job_id)
+    assert (job["JobState"], job["TresPerNode"], job["AdminComment"]) == ("PENDING", "gres:shard:80", "x")
+    run = slurm.batch_run(job_id)
+    assert run is not None and (run.state, run.restarts) == ("PENDING", 1)
+    start = time.mktime(time.strptime(job["EligibleTime"], "%Y-%m-%dT%H:%M:%S"))
+    assert 100 < start - time.time() < 130, "time to resize it"
+    cluster.scancel(job_id)
+
+    never = cluster.sbatch("exit 1", user=alice, args=["--no-requeue", "--output=/dev/null"])
+    cluster.wait_state(never, "FAILED")
+    with pytest.raises(SlurmError, match="disabled"):
+        slurm.requeue(never)

@@ -6,7 +6,7 @@
 // syevd           36, single, double    39,001                 jax-ml/jax, export_back_compat_test_data, cuda_eigh
 // syevd           26,732, double        the largest < 2^31     jax-ml/jax#23413
 // heevd           3328 to 18304, double 4 n^2                  jackmcarthur/lorrax, distrib_la (A100)
-// XsyevBatched    3 x 3, single         67,500 for each        torchbp ("270 kB"), mujocolab/mjlab#754 (16,384: 4,452 MB)
+// XsyevBatched    3 x 3, single         67,500 for each        torchbp ("270 kB"), mujocolab/mjlab#754 (4,452 MB)
 // XsyevBatched    6 x 6, single         67,000 for each        "FL Hybrid Eigendecomposition" (4,096 in 1,099 MB)
 // XsyevBatched    54 x 54, Z            115,600 for each       SunnyGeneigBench (1.85 MB; RTX 5070 Ti)
 // syevj           8, single, double     2,125                  jax-ml/jax, as above

@@ -304,10 +304,13 @@ class Readings:
     # --- where torch itself asks whether all is finite ---
 
     def _let_eig_begin(self) -> None:
-        put_before(self._torch.linalg, "eig", self._of_finite)
+        for name in ("eig", "eigvals"):
+            put_before(self._torch.linalg, name, self._of_finite)
 
     def _of_finite(self, original: Any, tensor: Any, *arguments: Any, **options: Any) -> Any:
-        self._finite_is_asked = bool(getattr(tensor, "is_cuda", False))
+        """`eigvals` calls `eig` where there will be a gradient, and else does not ask."""
+        has_gradient = self._torch.is_grad_enabled() and tensor.requires_grad
+        self._finite_is_asked = tensor.is_cuda and (name_of(original) == "linalg_eig" or has_gradient)
         try:
             return original(tensor, *arguments, **options)
         finally:

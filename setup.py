@@ -127,6 +127,7 @@ class PlatformWheel(bdist_wheel):
         return "py3", "none", super().get_tag()[2]
 
 
+PLUGIN = "slurm_plugin/job_submit.lua"  # an administrator finds it beside the other files to be copied
 PACKAGES = ("settings", "estimator", "history", "slurm_plugin", "prolog", "testbed")
 
 setup(
@@ -143,5 +144,5 @@ setup(
         "slurm_plugin": ["*.lua"],
         "history": ["migrations/*.mako", "migrations/*.ini", "*.ini"],
     },
-    data_files=[("share/gpumem", sorted(str(path.relative_to(ROOT)) for path in (ROOT / "etc").iterdir()))],
+    data_files=[("share/gpumem", [*sorted(f"etc/{path.name}" for path in (ROOT / "etc").iterdir()), PLUGIN])],
 )

@@ -130,7 +130,10 @@ class Recorder:
 
     def _of_one(self, index: int, history: List[Dict[str, Any]]) -> Dict[str, Any]:
         columns, positions, calls, frames, stacks = self._columns(history, self._streams[index].cuda_stream)
-        positions = [0] * self._first_marks[index] + positions
+        complete = len(history) < self._max_events
+        # a history that is full has lost its beginning
+        earlier = self._first_marks[index] if complete else max(0, len(self._marks) - len(positions))
+        positions = [0] * earlier + positions
         calls = [0] * self._first_calls[index] + calls
         ended = [
             at
@@ -156,7 +159,7 @@ class Recorder:
             "marks": marks,
             "modules": self._calls.names,
             "calls": {"event": calls, "module": self._calls.moments[: len(calls)]},
-            "complete": len(history) < self._max_events,
+            "complete": complete,
         }
 
     def _leave_alone(self) -> None:

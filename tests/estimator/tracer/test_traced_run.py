@@ -175,6 +175,11 @@ for (x,) in loader:
     assert running.stdout == ""
 
 
+def test_a_history_that_lost_its_beginning_is_a_valid_trace(traced):
+    _, trace = traced(TRAINING, settings={"max_events": 40})
+    assert not estimator.trace.parse(json.dumps(trace).encode(), "a trace").complete
+
+
 def test_a_gradient_scaler_does_not_skip_its_steps(traced):
     program = TRAINING.replace("loss.backward()", "scaler.scale(loss).backward()")
     program = program.replace("optimizer.step()", "scaler.step(optimizer); scaler.update()")

@@ -6,6 +6,7 @@ The job only says that memory ran out, as PyTorch does: that is what gpumem goes
 from __future__ import annotations
 
 import shutil
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -182,3 +183,27 @@ def test_a_service_that_comes_back_gives_the_job_its_gpu(site: Site, user: User)
     start_now(site, job)
     site.cluster.wait_state(job, "COMPLETED")
     assert runs(user, "resumed") == ["run 0: 3 shards", "run 1: 80 shards"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "asks"),
+    [
+        ({}, True),
+        ({"SLURM_JOB_EXIT_CODE": "0"}, False),
+        ({"SLURM_JOB_RESTART_COUNT": "1"}, False),
+        ({"SLURM_ARRAY_JOB_ID": "7"}, False),
+        ({"SLURM_JOB_PARTITION": "cpu"}, False),
+        ({"GPUMEM_CONFIG": "/nowhere"}, False),
+        ({"GPUMEM_BIN": "/nowhere"}, False),
+    ],
+)
+def test_slurmctld_starts_python_only_where_it_can_matter(
+    tmp_path: Path, changes: dict[str, str], asks: bool
+) -> None:
+    (tmp_path / "gpumem.toml").write_text('[partitions."gpu"]\ngpu = "a100-80gb"\nshards_per_gpu = 80\n')
+    (tmp_path / "python").write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\nexit 1\n')
+    (tmp_path / "python").chmod(0o755)
+    given = {"SLURM_JOB_EXIT_CODE": "256", "SLURM_JOB_PARTITION": "gpu", "SLURM_JOB_ID": "7"}
+    paths = {"GPUMEM_BIN": str(tmp_path), "GPUMEM_CONFIG": str(tmp_path / "gpumem.toml")}
+    assert subprocess.run([ENDED], env=given | paths | changes, check=False).returncode == 0
+    assert (tmp_path / "asked").exists() == asks

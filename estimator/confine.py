@@ -348,11 +348,12 @@ def _mirror_shared_folders(place: str, upper: str, start: str) -> None:
     waiting, seen = [start], 0
     while waiting and seen < MIRRORED_FOLDERS and time.monotonic() < deadline:
         here = waiting.pop(0)
-        about = os.stat(place + here)
-        if (about.st_uid, about.st_gid) != ours:
-            _mirror(place, upper, here)
-        with contextlib.suppress(OSError), os.scandir(place + here) as entries:
-            inner = [f"{here}/{entry.name}" for entry in entries if entry.is_dir(follow_symlinks=False)]
+        with contextlib.suppress(OSError):  # it is closed to us, or was removed since it was listed
+            about = os.stat(place + here)
+            if (about.st_uid, about.st_gid) != ours:
+                _mirror(place, upper, here)
+            with os.scandir(place + here) as entries:
+                inner = [f"{here}/{entry.name}" for entry in entries if entry.is_dir(follow_symlinks=False)]
             seen += len(inner)
             waiting += inner
 
@@ -363,8 +364,9 @@ def _mirror(place: str, upper: str, folder: str) -> None:
     for name in folder.strip("/").split("/"):
         made = f"{made}/{name}"
         if name and not os.path.isdir(upper + made):
+            mode = _mode_for_us(place + made)
             os.mkdir(upper + made)
-            os.chmod(upper + made, _mode_for_us(place + made))
+            os.chmod(upper + made, mode)
 
 
 def _proc(target: str) -> None:

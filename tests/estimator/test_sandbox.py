@@ -142,6 +142,17 @@ for path in {[str(path) for path in paths]}:
     assert outcome["tail"].split() == ["refused"] * len(paths)
 
 
+def test_folders_that_cannot_be_looked_at_do_not_keep_others_from_being_written(ordinary: Caller) -> None:
+    """As one that is removed while the place is built: its name was listed, and that is all."""
+    if os.geteuid() != 0:
+        pytest.skip("needs a folder of somebody else")
+    shut = ordinary.work / "shut"
+    (shut / "inner").mkdir(parents=True)
+    shut.chmod(0o744)
+    outcome = ordinary.contain("echo written > new.txt && cat new.txt; ls shut 2> /dev/null; exit 0")
+    assert (outcome["tail"], outcome["notes"]) == ("written\ninner\n", [])
+
+
 def test_processes_of_the_host_are_not_seen(caller: Caller, marker: str) -> None:
     victim = subprocess.Popen(
         ["sh", "-c", "exec sleep 60 # $0", marker], user=caller.user.uid, start_new_session=True

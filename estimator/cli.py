@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from settings import Settings
 
 COULD_NOT, INTERRUPTED = 1, 130
+WRONG_USAGE: type[BaseException] = typer.BadParameter.__base__ or typer.BadParameter  # all kinds of it
 
 app = typer.Typer(
     name="gpumem",
@@ -375,5 +376,10 @@ app.command()(calibrate_cli.calibrate)
 def main() -> NoReturn:
     """The program `gpumem`."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that temporary folders go
-    app(prog_name="gpumem")
-    sys.exit(0)
+    try:
+        status = app(prog_name="gpumem", standalone_mode=False)
+    except WRONG_USAGE as error:
+        from settings.command_line import tell_wrong_usage
+
+        status = tell_wrong_usage(error)
+    sys.exit(status or 0)

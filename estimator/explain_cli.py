@@ -49,6 +49,7 @@ def explain(
     from estimator.batch_script import NotABatchScript
     from estimator.catalog import CatalogError, load
     from estimator.dry_run import Launch
+    from settings.command_line import tell_failure
 
     try:
         configured = settings.load(config)
@@ -68,7 +69,7 @@ def explain(
         sandbox.Refused,
         sbatch_options.Refused,
     ) as error:
-        typer.echo(f"gpumem: {error}", err=True)
+        tell_failure("gpumem", str(error), as_json)
         raise typer.Exit(COULD_NOT) from None
     if as_json:
         print(json.dumps(launch_plan.to_json(plan)))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import datetime
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+NAME = "gpumem-hist"
+WRONG_USAGE: type[BaseException] = typer.BadParameter.__base__ or typer.BadParameter  # all kinds of it
 _TIMEOUT_S = 10.0
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -51,6 +53,7 @@ def hist(
 
     from history.wire import JobsQuery
     from settings import SettingsError, load
+    from settings.command_line import tell_failure
 
     try:
         query = JobsQuery(user=user, since=_moment(since), script=script, limit=limit)
@@ -59,7 +62,7 @@ def hist(
         first = error.errors()[0]
         raise typer.BadParameter(first["msg"], param_hint=f"--{first['loc'][0]}") from None
     except (SettingsError, HistoryUnavailable) as error:
-        print(f"gpumem-hist: {error}", file=sys.stderr)
+        tell_failure(NAME, str(error), json)
         raise typer.Exit(1) from None
     if json:
         _print_json(jobs)
@@ -79,14 +82,15 @@ def show(
 ) -> None:
     """Shows what is known of one job: the decision and why, the parts of the estimate, what was measured."""
     from settings import SettingsError, load
+    from settings.command_line import tell_failure
 
     try:
         found = _job(load(config), job_id)
     except (SettingsError, HistoryUnavailable) as error:
-        print(f"gpumem-hist: {error}", file=sys.stderr)
+        tell_failure(NAME, str(error), json)
         raise typer.Exit(1) from None
     if found is None:
-        print(f"gpumem-hist: no job {job_id} that you may see", file=sys.stderr)
+        tell_failure(NAME, f"no job {job_id} that you may see", json)
         raise typer.Exit(1)
     if json:
         print(found.model_dump_json(indent=2))
@@ -109,14 +113,15 @@ def calibration(
     """
     from history.wire import Calibrated
     from settings import SettingsError, load
+    from settings.command_line import tell_failure
 
     try:
         answer = Calibrated.model_validate(_ask(load(config), "/v1/calibration", {}))
     except (SettingsError, HistoryUnavailable) as error:
-        print(f"gpumem-hist: {error}", file=sys.stderr)
+        tell_failure(NAME, str(error), json)
         raise typer.Exit(1) from None
     except ValueError as error:
-        print(f"gpumem-hist: not an answer of gpumemd: {error}", file=sys.stderr)
+        tell_failure(NAME, f"not an answer of gpumemd: {error}", json)
         raise typer.Exit(1) from None
     if json:
         print(answer.model_dump_json(indent=2))
@@ -130,11 +135,17 @@ class HistoryUnavailable(Exception):
     """Neither the service nor the database can be asked; the text says what to do."""
 
 
-def main() -> None:
+def main() -> NoReturn:
     """Entry point of `gpumem-hist`."""
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a locale without UTF-8 costs a dash, not the table
-    app(prog_name="gpumem-hist")
+    try:
+        status = app(prog_name=NAME, standalone_mode=False)
+    except WRONG_USAGE as error:
+        from settings.command_line import tell_wrong_usage
+
+        status = tell_wrong_usage(error)
+    sys.exit(status or 0)
 
 
 def _moment(since: str | None) -> datetime | None:

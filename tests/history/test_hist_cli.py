@@ -288,3 +288,21 @@ def test_since():
     for bad in ("", "7", "d", "-7d", "7 d", "2026-02-30", "999999999d", "\u0667d"):
         with pytest.raises(ValueError):
             parse_since(bad, now)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "reason"),
+    [
+        (["--json", "--config", "/no/such.toml"], 1, "no such file"),
+        (["calibration", "--json", "--config", "/no/such.toml"], 1, "no such file"),
+        (["show", "3", "--json", "--config", "/no/such.toml"], 1, "no such file"),
+        (["--json", "--since", "x"], 2, "neither a date"),
+        (["--json", "--nope"], 2, "--nope"),
+    ],
+)
+def test_with_json_a_failure_is_told_as_json_too(arguments: list[str], status: int, reason: str) -> None:
+    command = [sys.executable, "-c", "from history.cli import main; main()", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    told = json.loads(done.stdout)
+    assert (done.returncode, told["status"]) == (status, "failed")
+    assert reason in told["reason"] and reason in done.stderr

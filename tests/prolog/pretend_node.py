@@ -22,7 +22,7 @@ import pytest
 
 from history.store import Store
 from history.wire import Measurement, Measurements
-from prolog.jobdir import JobDir, JobRecord
+from prolog.jobdir import JobDir
 from prolog.tally import Tally
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -159,24 +159,11 @@ class PretendNode:
         }
 
     def run(self, program: str, environment: Mapping[str, str], *arguments: str) -> Ran:
-        """Runs `python -m prolog.<program>`; as slurmd does, waits until nobody holds its pipe open.
-
-        It goes before other processes: how busy the machine of the tests is shall not decide what is measured.
-        """
-
-        def go_first() -> None:
-            with contextlib.suppress(OSError):
-                os.setpriority(os.PRIO_PROCESS, 0, -15)
-
+        """Runs `python -m prolog.<program>`; as slurmd does, waits until nobody holds its pipe open."""
         command = [sys.executable, "-m", f"prolog.{program}", *arguments]
         started, before = time.monotonic(), os.times()
         done = subprocess.run(
-            command,
-            env=dict(environment),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=60,
-            preexec_fn=go_first,
+            command, env=dict(environment), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60
         )
         wall_s, after = time.monotonic() - started, os.times()
         cpu_s = after.children_user - before.children_user + after.children_system - before.children_system
@@ -207,18 +194,6 @@ class PretendNode:
         record = folder.record()
         assert record is not None
         return record.sampler.pid
-
-    def record(self, job_id: int) -> JobRecord:
-        """What the prolog wrote once NVML had answered."""
-
-        def complete() -> JobRecord | None:
-            record = JobDir(self.run_dir, job_id).record()
-            return record if record and record.gpus[0].gpu else None
-
-        wait_until(complete, f"all of the record of job {job_id}")
-        record = complete()
-        assert record is not None
-        return record
 
     def await_peak(self, job_id: int, peak: int, gpu: str = "0") -> None:
         """Waits until the sampler has written that the job held `peak` bytes."""

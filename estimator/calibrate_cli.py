@@ -129,7 +129,9 @@ def _nvml(device: int) -> tuple[Any, Any]:
         pynvml.nvmlInit()
         return pynvml, pynvml.nvmlDeviceGetHandleByIndex(device)
     except pynvml.NVMLError as error:
-        raise CalibrationError(f"no GPU can be measured here: {error}") from None
+        raise CalibrationError(
+            f"no GPU can be measured here: {error}; run it on a node with the NVIDIA driver and a free GPU"
+        ) from None
 
 
 def _used(nvml: Any, handle: Any, pid: int, before: int, shared: bool) -> int:

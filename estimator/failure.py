@@ -49,7 +49,7 @@ def of_outcome(name: str, cwd: Path, settings: Settings, outcome: sandbox.Outcom
     """How the run as a whole ended, if not well."""
     match outcome.end:
         case "not_started":
-            return f"{name} cannot be started: {tail}"
+            return f"{name} cannot be started: {_of_system(tail, name)}"
         case "timeout":
             said = f"; its last output was: {line}" if (line := _last_line(tail)) else ""
             return f"{name} did not reach optimizer step {settings.steps} within {settings.timeout_s} s{said}"
@@ -111,6 +111,8 @@ def told(error: UserError, cwd: Path) -> str:
         named = re.fullmatch(r"[^:]+: '(.*)'", message)
         if named and error.type in ("FileNotFoundError", "PermissionError", "NotADirectoryError"):
             message = named[1]
+    if message == "No module named 'torch'":
+        hint = _NO_TORCH
     wanted = re.match(r"Couldn't (?:reach|find) (?:the dataset )?'([\w./-]+)' (?:on|in) the", message)
     if name := error.hub or (wanted and wanted[1]):
         message = f"{name} is not in the Hugging Face cache of this user"
@@ -124,6 +126,7 @@ def told(error: UserError, cwd: Path) -> str:
 
 
 _OWN_RUNTIME = " (a library with a CUDA runtime of its own, linked statically, cannot be traced)"
+_NO_TORCH = " (activate the environment that the job runs in: in the script, or before it is submitted)"
 _NO_NETWORK = " (a dry run has no network: let the job find it in a cache)"
 _HINTS = {
     30: " (a dry run may write only into the job's folder, $HOME, $SCRATCH and /tmp)",  # EROFS
@@ -168,6 +171,14 @@ def _complaint_in(output: str) -> str | None:
 def _said(output: str) -> str:
     line = _complaint_in(output[-4096:]) or _last_line(output)
     return f": {line}" if line else ""
+
+
+def _of_system(error: str, program: str) -> str:
+    """An OSError as it is printed by Python, without number and quotes; a file only if it is another one."""
+    found = re.fullmatch(r"\[Errno \d+\] ([^:]+): b?'(.*)'", error.strip())
+    if found is None:
+        return error
+    return found[1] if Path(found[2]).name == program else f"{found[2]}: {found[1]}"
 
 
 def _last_line(output: str) -> str:

@@ -125,6 +125,16 @@ def test_what_the_dry_run_itself_forbids_is_said(message: str, expected: str) ->
             "train.sh ended with exit code 127: train.sh: line 4: conda: command not found",
         ),
         (ended("not_started", None), "No such file", "train.sh cannot be started: No such file"),
+        (
+            ended("not_started", None),
+            "[Errno 2] No such file or directory: b'/no/shell'",
+            "train.sh cannot be started: /no/shell: No such file or directory",
+        ),
+        (
+            ended("not_started", None),
+            "[Errno 13] Permission denied: b'/usr/games/train.sh'",
+            "train.sh cannot be started: Permission denied",
+        ),
         (ended(), "all well", None),
     ],
 )
@@ -169,3 +179,11 @@ def test_what_the_hub_would_have_given_is_named(tmp_path: Path) -> None:
         type="ConnectionError", message="Couldn't reach 'a/b' on the Hub (OfflineModeIsEnabled)"
     )
     assert failure.told(error, tmp_path) == f"ConnectionError: a/b {ending}"
+
+
+def test_a_missing_pytorch_comes_with_what_to_do() -> None:
+    told = failure.told(UserError(type="ModuleNotFoundError", message="No module named 'torch'"), CWD)
+    assert told == (
+        "ModuleNotFoundError: No module named 'torch' "
+        "(activate the environment that the job runs in: in the script, or before it is submitted)"
+    )

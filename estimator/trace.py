@@ -109,6 +109,7 @@ class Touched(_Model):
     bytes: Count
     cudnn: bool = False  # a workspace that cuDNN asked for, for one call
     cusolver: bool = False  # the same, cuSOLVER
+    attention: bool = False  # the same, cuDNN for attention: the end of an allocation
 
 
 class SizedByData(_Model):

@@ -12,45 +12,50 @@ if TYPE_CHECKING:
     from estimator.trace import Events, Touched, Trace
 
 CONVOLUTION = "cudnn convolution workspace"  # as the fake device names the answers
+ATTENTION = "cudnn attention workspace"
 SOLVER = "cusolver workspace"
-ASSUMED = (CONVOLUTION, SOLVER)
+ASSUMED = (CONVOLUTION, ATTENTION, SOLVER)
 ROUNDING = 512  # of allocations
 OTHERWISE = (0, 2)  # times the workspaces of the rule
 
 
 def asked_for(trace: Trace, answer: str) -> dict[int, int]:
-    """The allocations that were workspaces of this kind: their events, and bytes."""
+    """The allocations that were workspaces of this kind: their events, and the bytes that were asked for.
+
+    For attention these are the end of an allocation: what cuDNN's frontend needs lies before.
+    """
     events = trace.events
     if events is None:
         return {}
     ends = [*(mark.event for mark in trace.marks[1:]), len(events)]
-    wanted: dict[int, set[tuple[int, int]]] = {}
+    wanted: dict[int, dict[int, set[int]]] = {}  # mark -> end -> beginnings
     for touched in _touched(trace, answer):
-        rounded = -(-touched.bytes // ROUNDING) * ROUNDING
-        wanted.setdefault(touched.mark, set()).update(
-            {(touched.address, touched.bytes), (touched.address, rounded)}
-        )
-    found = {}
+        places = wanted.setdefault(touched.mark, {})
+        places.setdefault(_rounded(touched.address + touched.bytes), set()).add(touched.address)
+    found: dict[int, int] = {}
     for mark, places in wanted.items():
         for event in range(trace.marks[mark].event, ends[mark]):
-            place = (events.address[event], events.size[event])
-            if events.action[event] == ALLOC and place in places:
-                found[event] = place[1]
+            if events.action[event] != ALLOC:
+                continue
+            address, end = events.address[event], events.address[event] + events.size[event]
+            for begin in places.get(_rounded(end), ()):
+                if begin == address or (answer == ATTENTION and address < begin < end):
+                    found[event] = max(found.get(event, 0), end - begin)
     return found
 
 
 def scaled(events: Events, workspaces: dict[int, int], factor: int) -> Events:
-    """The history with each of these allocations so many times as large; with 0, without them."""
+    """The history with so many times as much of each of these workspaces; with 0, without them."""
     action, address, size = list(events.action), list(events.address), list(events.size)
     ignored = -1  # replays leave out what is no action
-    current: dict[int, int] = {}  # address -> bytes now, of workspaces in use
+    current: dict[int, int] = {}  # address -> bytes now, of allocations in use that hold a workspace
     for index, (kind, place, count) in enumerate(zip(action, address, size, strict=True)):
         if kind == ALLOC and index in workspaces:
-            current[place] = count * factor
+            current[place] = count + workspaces[index] * (factor - 1)
         elif kind not in (FREE_REQUESTED, FREE_COMPLETED) or place not in current:
             continue
         size[index] = current[place]
-        if not factor:
+        if not current[place]:
             action[index] = ignored
         if kind == FREE_COMPLETED:
             del current[place]
@@ -77,7 +82,12 @@ def hanging(trace: Trace, replayed: Replay, config: AllocatorConfig | None, answ
 
 
 def _touched(trace: Trace, answer: str) -> list[Touched]:
-    return [touched for touched in trace.touched if (touched.cusolver if answer == SOLVER else touched.cudnn)]
+    flag = {CONVOLUTION: "cudnn", ATTENTION: "attention", SOLVER: "cusolver"}[answer]
+    return [touched for touched in trace.touched if getattr(touched, flag)]
+
+
+def _rounded(count: int) -> int:
+    return -(-count // ROUNDING) * ROUNDING
 
 
 def _largest(trace: Trace, answer: str) -> int:

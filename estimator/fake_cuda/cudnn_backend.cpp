@@ -1,13 +1,14 @@
 // cuDNN: the backend (graph) API. A descriptor is a bag of attributes. What is computed is of interest for
-// convolutions alone. Where a real cuDNN can be asked, each descriptor has one of that library behind it, which answers
-// for convolutions; only executing is pretended. (For attention, cuDNN compiles kernels and wants a driver to load them
-// before it answers.)
+// convolutions and attention alone. Where a real cuDNN can be asked, all descriptors of a graph with a convolution have
+// one of that library behind them, which answers; only executing is pretended. For attention there is a rule: cuDNN
+// would compile its kernels, for seconds, before it answers.
 //
-// Elsewhere, a graph with a convolution has two engines, with tensor cores and without, every other graph has one.
+// Where there is no cuDNN to ask, a graph with a convolution has two engines, with tensor cores and without.
 
 #include <cstring>
 #include <memory>
 
+#include "attention.h"
 #include "convolution.h"
 #include "cudnn.h"
 #include "real_cudnn.h"
@@ -26,8 +27,14 @@ struct Descriptor {
   std::map<int, Attribute> attributes;
   // What it is about, from the operation on through graph, heuristics, engine and configuration to the plan.
   std::shared_ptr<const Convolution> convolution;
+  std::shared_ptr<const Attention> attention;
   int64_t engine = 0;
   RealDescriptor real = nullptr;
+
+  void take_subject_of(const Descriptor& part) {
+    convolution = part.convolution;
+    attention = part.attention;
+  }
 };
 
 // cudnnBackendDescriptorType_t
@@ -38,7 +45,11 @@ enum DescriptorKind {
   kConvolutionForward = 10,
   kConvolutionBackwardFilter = 11,
   kConvolutionBackwardData = 12,
+  kGraph = 15,
   kVariantPack = 16,
+  kMatrixProduct = 19,
+  kReduction = 22,
+  kAttentionForward = 41,
 };
 
 // cudnnBackendAttributeName_t
@@ -53,10 +64,12 @@ enum AttributeName {
   kForwardFilter = 703,  // the filter, followed by the image and the result
   kBackwardDataFilter = 709,
   kBackwardFilterFilter = 715,
+  kGraphOperations = 801,
   kGraphEngineCount = 802,
   kTensorType = 901,
   kTensorSizes = 902,
   kTensorStrides = 903,
+  kTensorIsVirtual = 907,
   kVariantPackWorkspace = 1003,
   kEngineIndex = 1301,
   kEngineKnobInfo = 1302,
@@ -64,9 +77,16 @@ enum AttributeName {
   kEngineLayoutInfo = 1304,
   kEngineBehaviorNote = 1305,
   kEngineDevice = 1307,
+  kMatrixProductResult = 1522,
+  kReductionFrom = 1610,
+  kReductionTo = 1611,
 };
 
-enum Engine { kTensorCores, kNoTensorCores, kEngines };
+enum Engine { kTensorCores, kNoTensorCores };
+constexpr int64_t kEnginesOfConvolutions = 2;
+
+// Of other graphs the first is named, but PyTorch asks for some engines of attention by their numbers.
+constexpr int64_t kEnginesOfOthers = 100;
 
 // cudnnBackendAttributeType_t
 constexpr int kHandleType = 0, kInt64Type = 3, kDescriptorType = 15;
@@ -132,6 +152,38 @@ std::shared_ptr<const Convolution> convolution_of(const Descriptor& operation) {
   }
 }
 
+// Of the tensor that holds a value for each head of the queries, where heads of these share one of the keys: whether its
+// reduction sums over the heads that share one.
+bool sums_heads(const TensorShape& from, TensorShape to) {
+  if (from.sizes.size() != 4 || to.sizes.size() != 4 || from.sizes[1] == to.sizes[1]) return false;
+  to.sizes[1] = from.sizes[1];
+  return from.sizes == to.sizes;
+}
+
+// A forward pass is one operation, or, with older versions of PyTorch, has two matrix products; a backward pass has five.
+std::shared_ptr<const Attention> attention_of(const Descriptor& graph) {
+  constexpr int single_precision = 0;
+  Attention found;
+  int products = 0;
+  bool whole = false;
+  for (const auto* operation : values_of<const Descriptor*>(graph, kGraphOperations)) {
+    if (!operation) return nullptr;
+    if (operation->kind == kAttentionForward) whole = true;
+    if (operation->kind == kMatrixProduct) {
+      const auto* tensor = value_of<const Descriptor*>(*operation, kMatrixProductResult);
+      const TensorShape result = shape_of(*operation, kMatrixProductResult);
+      if (++products == 1) found.scores = result;
+      if (tensor && !value_of<char>(*tensor, kTensorIsVirtual) && result.type == single_precision)
+        found.accumulated = result;
+    }
+    if (operation->kind == kReduction) {
+      const TensorShape from = shape_of(*operation, kReductionFrom);
+      if (sums_heads(from, shape_of(*operation, kReductionTo))) found.summed.push_back(from);
+    }
+  }
+  return whole || products == 2 || products == 5 ? std::make_shared<const Attention>(found) : nullptr;
+}
+
 // The attribute by which a kind of descriptor is told its device; 0: it is not.
 int device_attribute_of(int kind) {
   switch (kind) {
@@ -142,46 +194,55 @@ int device_attribute_of(int kind) {
   }
 }
 
+// Whether the real library answers for it.
+bool really(const Descriptor& descriptor) { return descriptor.real && descriptor.convolution; }
+
+// Null where there is no library to ask.
+RealDescriptor real_of(Descriptor& descriptor) {
+  if (!descriptor.real && device_properties(current_device()))
+    real_cudnn()->create(descriptor.kind, &descriptor.real);
+  return descriptor.real;
+}
+
 // An array of the caller's descriptors, as those of the real library.
-std::vector<RealDescriptor> real_ones(const void* values, int64_t count) {
+std::vector<RealDescriptor> real_ones(Descriptor* const* values, int64_t count) {
   std::vector<RealDescriptor> found;
-  for (int64_t i = 0; values && i < count; ++i) {
-    const Descriptor* const ours = static_cast<Descriptor* const*>(values)[i];
-    found.push_back(ours ? ours->real : nullptr);
-  }
+  for (int64_t i = 0; i < count; ++i) found.push_back(values[i] ? real_of(*values[i]) : nullptr);
   return found;
 }
 
-// Whether the real library's answer counts: in graphs with a convolution.
-bool really(const Descriptor& descriptor) { return descriptor.real && descriptor.convolution; }
+int finalize_real(Descriptor& descriptor);
 
-int set_real(const Descriptor& descriptor, int name, int type, int64_t count, const void* values) {
-  if (type == kHandleType) return kDnnOk;  // the device is told otherwise
-  if (type != kDescriptorType) return real_cudnn()->set(descriptor.real, name, type, count, values);
-  const std::vector<RealDescriptor> parts = real_ones(values, count);
-  return real_cudnn()->set(descriptor.real, name, type, count, parts.data());
+int set_real(const Descriptor& descriptor, int name, const Attribute& attribute) {
+  if (attribute.type == kHandleType) return kDnnOk;  // the device is told otherwise
+  if (attribute.type != kDescriptorType)
+    return real_cudnn()->set(descriptor.real, name, attribute.type, attribute.count, attribute.bytes.data());
+  const auto parts = values_of<Descriptor*>(descriptor, name);
+  for (Descriptor* part : parts)
+    if (part && !part->real)
+      if (const int status = finalize_real(*part); status != kDnnOk) return status;
+  const auto real_parts = real_ones(parts.data(), attribute.count);
+  return real_cudnn()->set(descriptor.real, name, kDescriptorType, attribute.count, real_parts.data());
 }
 
 int get_real(const Descriptor& descriptor, int name, int type, int64_t wanted, int64_t* count, void* out) {
   if (type != kDescriptorType || !out) return real_cudnn()->get(descriptor.real, name, type, wanted, count, out);
-  std::vector<RealDescriptor> parts = real_ones(out, wanted);  // the real library fills them in
+  auto* const ours = static_cast<Descriptor**>(out);
+  std::vector<RealDescriptor> parts = real_ones(ours, wanted);  // the real library fills them in
   for (int64_t i = 0; i < wanted; ++i)
-    if (Descriptor* const ours = static_cast<Descriptor**>(out)[i]) ours->convolution = descriptor.convolution;
+    if (ours[i]) ours[i]->take_subject_of(descriptor);
   return real_cudnn()->get(descriptor.real, name, type, wanted, count, parts.data());
 }
 
-// The parts of a graph are told at once, before it is known what becomes of them; what needs a device only when it is
-// known to be about a convolution.
-int finalize_real(const Descriptor& descriptor) {
-  if (const int device_name = device_attribute_of(descriptor.kind)) {
-    if (!descriptor.convolution) return kDnnOk;
-    for (const auto& [name, attribute] : descriptor.attributes)
-      if (const int status = set_real(descriptor, name, attribute.type, attribute.count, attribute.bytes.data());
-          status != kDnnOk)
-        return status;
+// Tells the real library all that is known of a descriptor, and of the parts that it has not been told of. This is done
+// when a convolution is finalized and not before: most programs with attention have none, and do without the library.
+int finalize_real(Descriptor& descriptor) {
+  if (!real_of(descriptor)) return kDnnNotSupported;
+  for (const auto& [name, attribute] : descriptor.attributes)
+    if (const int status = set_real(descriptor, name, attribute); status != kDnnOk) return status;
+  if (const int name = device_attribute_of(descriptor.kind)) {
     const RealDescriptor device = device_properties(current_device());
-    if (const int status = real_cudnn()->set(descriptor.real, device_name, kDescriptorType, 1, &device);
-        status != kDnnOk)
+    if (const int status = real_cudnn()->set(descriptor.real, name, kDescriptorType, 1, &device); status != kDnnOk)
       return status;
   }
   return real_cudnn()->finalize(descriptor.real);
@@ -200,21 +261,24 @@ bool refused(const Descriptor& plan) {
 }
 
 uint64_t workspace_of(const Descriptor& plan) {
-  if (plan.convolution) note_invented("cudnn convolution workspace");
-  if (really(plan)) return static_cast<uint64_t>(workspace_of_real(plan));
-  if (!plan.convolution) return workspace_bytes("cudnn workspace");
-  if (plan.engine != kTensorCores) return 0;
   const DeviceSpec& gpu = devices_of_process().devices[current_device()].spec;
-  return tensor_core_workspace(*plan.convolution, gpu.cc_major * 10 + gpu.cc_minor, gpu.convolutions);
+  const int compute_capability = gpu.cc_major * 10 + gpu.cc_minor;
+  if (plan.attention) {
+    note_invented("cudnn attention workspace");
+    return attention_workspace(*plan.attention, compute_capability);
+  }
+  if (!plan.convolution) return workspace_bytes("cudnn workspace");
+  note_invented("cudnn convolution workspace");
+  if (really(plan)) return static_cast<uint64_t>(workspace_of_real(plan));
+  if (plan.engine != kTensorCores) return 0;
+  return tensor_core_workspace(*plan.convolution, compute_capability, gpu.convolutions);
 }
 
 }  // namespace
 
 API int cudnnBackendCreateDescriptor(int kind, Descriptor** out) {
-  RealDescriptor real = nullptr;
-  if (kind != kVariantPack && device_properties(current_device()))
-    if (const int status = real_cudnn()->create(kind, &real); status != kDnnOk) return status;
-  *out = new Descriptor{kind, {}, {}, 0, real};
+  *out = new Descriptor;
+  (*out)->kind = kind;
   return kDnnOk;
 }
 API int cudnnBackendDestroyDescriptor(Descriptor* descriptor) {
@@ -224,11 +288,11 @@ API int cudnnBackendDestroyDescriptor(Descriptor* descriptor) {
 NO_OP(cudnnBackendInitialize)
 API int cudnnBackendFinalize(Descriptor* descriptor) {
   if (auto convolution = convolution_of(*descriptor)) descriptor->convolution = convolution;
-  if (descriptor->real)
-    if (const int status = finalize_real(*descriptor); really(*descriptor))
-      return status == kDnnOk && refused(*descriptor) ? kDnnNotSupported : status;
+  if (descriptor->kind == kGraph && !descriptor->convolution) descriptor->attention = attention_of(*descriptor);
   if (descriptor->kind == kEngine) descriptor->engine = value_of<int64_t>(*descriptor, kEngineIndex);
-  return kDnnOk;
+  if (!descriptor->convolution || !device_properties(current_device())) return kDnnOk;
+  const int status = finalize_real(*descriptor);
+  return status == kDnnOk && refused(*descriptor) ? kDnnNotSupported : status;
 }
 API int cudnnBackendSetAttribute(Descriptor* descriptor, int name, int type, int64_t count, const void* values) {
   if (count < 0) return kDnnBadParameter;
@@ -239,12 +303,10 @@ API int cudnnBackendSetAttribute(Descriptor* descriptor, int name, int type, int
   attribute.bytes.assign(bytes, bytes + (values ? static_cast<size_t>(count) * attribute_bytes(type) : 0));
   if (type == kDescriptorType)
     for (const Descriptor* part : values_of<const Descriptor*>(*descriptor, name))
-      if (part && part->convolution) {
-        descriptor->convolution = part->convolution;
+      if (part && (part->convolution || part->attention)) {
+        descriptor->take_subject_of(*part);
         descriptor->engine = part->engine;
       }
-  if (descriptor->real && !device_attribute_of(descriptor->kind))
-    if (const int status = set_real(*descriptor, name, type, count, values); really(*descriptor)) return status;
   return kDnnOk;
 }
 API int cudnnBackendGetAttribute(const Descriptor* descriptor, int name, int type, int64_t wanted, int64_t* count,
@@ -256,13 +318,13 @@ API int cudnnBackendGetAttribute(const Descriptor* descriptor, int name, int typ
     // The caller's own descriptors are filled in.
     case kHeuristicResults:
     case kConfigEngine: {
-      const int64_t engines = name == kHeuristicResults && descriptor->convolution ? kEngines : 1;
+      const int64_t engines = name == kHeuristicResults && descriptor->convolution ? kEnginesOfConvolutions : 1;
       *count = out && wanted > 0 ? std::min<int64_t>(engines, wanted) : engines;
       if (out && wanted > 0)
         for (int64_t i = 0; i < *count; ++i) {
           Descriptor* filled = static_cast<Descriptor**>(out)[i];
           if (!filled) continue;
-          filled->convolution = descriptor->convolution;
+          filled->take_subject_of(*descriptor);
           filled->engine = name == kHeuristicResults ? i : descriptor->engine;
         }
       return kDnnOk;
@@ -278,7 +340,9 @@ API int cudnnBackendGetAttribute(const Descriptor* descriptor, int name, int typ
     case kEngineKnobInfo:
     case kEngineLayoutInfo:
     case kEngineBehaviorNote: *count = 0; return kDnnOk;
-    case kGraphEngineCount: answer(descriptor->convolution ? kEngines : 1, wanted, count, out); return kDnnOk;
+    case kGraphEngineCount:
+      answer(descriptor->convolution ? kEnginesOfConvolutions : kEnginesOfOthers, wanted, count, out);
+      return kDnnOk;
     case kConfigWorkspaceSize:
     case kPlanWorkspaceSize: answer(static_cast<int64_t>(workspace_of(*descriptor)), wanted, count, out); return kDnnOk;
     default: break;
@@ -299,7 +363,7 @@ API int cudnnBackendExecute(DnnHandle*, const Descriptor* plan, const Descriptor
   plans_ran_ms() += kLaunchMs + static_cast<double>(bytes) / kBytesPerMs;
   if (plan->convolution) note_convolution(largest_workspace(*plan->convolution));
   if (const void* workspace = value_of<const void*>(*variant_pack, kVariantPackWorkspace); bytes && workspace)
-    log_event(EventKind::dnn_workspace, workspace, bytes);
+    log_event(plan->attention ? EventKind::attention_workspace : EventKind::dnn_workspace, workspace, bytes);
   return touch_device() ? kDnnOk : kDnnNotInitialized;
 }
 API int cudnnBackendPopulateCudaGraph(DnnHandle*, const Descriptor*, const Descriptor*, void*) {

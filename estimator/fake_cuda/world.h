@@ -78,7 +78,8 @@ enum class EventKind : uint32_t {
   blas_workspace = 2,
   dnn_workspace = 3,
   copied_out = 4,
-  solver_workspace = 5
+  solver_workspace = 5,
+  attention_workspace = 6,
 };
 
 struct Event {

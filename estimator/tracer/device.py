@@ -10,7 +10,7 @@ from typing import Any, Dict, List, NamedTuple, Tuple
 
 DEVICELESS = 90800  # the first cuDNN that answers for a GPU that is not there
 LIMIT_VARIABLE = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
-INPUTS, BLAS_WORKSPACE, DNN_WORKSPACE, READ_BACK, SOLVER_WORKSPACE = 1, 2, 3, 4, 5
+INPUTS, BLAS_WORKSPACE, DNN_WORKSPACE, READ_BACK, SOLVER_WORKSPACE, ATTENTION_WORKSPACE = 1, 2, 3, 4, 5, 6
 
 
 class Event(NamedTuple):

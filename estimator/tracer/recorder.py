@@ -33,8 +33,13 @@ TOUCHED = {
     fake.BLAS_WORKSPACE: "workspaces",
     fake.DNN_WORKSPACE: "workspaces",
     fake.SOLVER_WORKSPACE: "workspaces",
+    fake.ATTENTION_WORKSPACE: "workspaces",
 }
-FOR_ONE_CALL = {fake.DNN_WORKSPACE: "cudnn", fake.SOLVER_WORKSPACE: "cusolver"}
+FOR_ONE_CALL = {
+    fake.DNN_WORKSPACE: "cudnn",
+    fake.SOLVER_WORKSPACE: "cusolver",
+    fake.ATTENTION_WORKSPACE: "attention",
+}
 
 
 class Recorder:
@@ -468,6 +473,7 @@ def _touched(events: List[fake.Event], marks: int) -> List[Dict[str, Any]]:
             "bytes": size,
             "cudnn": library == "cudnn",
             "cusolver": library == "cusolver",
+            "attention": library == "attention",
         }
         for (interval, owner, address, library, _), size in seen.items()
     ]

@@ -533,6 +533,11 @@ def test_nothing_that_pytorch_needs_is_left_to_a_placeholder():
     assert {name for name in names if not LEFT_OUT.match(name)} == set()
 
 
+GPUS = {
+    "H100": ("NVIDIA H100", [9, 0], 132),
+    "A100": ("NVIDIA A100", [8, 0], 108),
+    "B200": ("NVIDIA B200", [10, 0], 148),
+}
 NO_CUDNN, BROKEN_CUDNN = ("", 0), (__file__, 92400)  # a library that cannot be loaded
 RUN = """
 import json, os, sys
@@ -542,7 +547,7 @@ folder = {torch_folder!r}
 stand_ins = facades.Facades({library!r})
 stand_ins.load_for_torch(folder)
 fake = device.FakeDevice(stand_ins.device)
-gpus = [("NVIDIA H100", [9, 0], 132), ("NVIDIA A100", [8, 0], 108)][::{order}]
+gpus = {gpus!r}
 devices = [{{"name": n, "uuid": u, "memory_bytes": 80 << 30, "context_bytes": 400 << 20, "compute_capability": c,
              "sm_count": s, "index": i}} for i, ((n, c, s), u) in enumerate(zip(gpus, {uuids!r}))]
 if {cudnn}: device.cudnn_of = lambda folder: {cudnn}
@@ -584,7 +589,7 @@ def run_torch(body: str, first: str = "H100", cudnn: tuple[str, int] | None = No
         torch_folder=str(Path(TORCH.origin).parent),
         library=str(LIB / "libgpumem_cuda.so"),
         uuids=UUIDS,
-        order=1 if first == "H100" else -1,
+        gpus=[GPUS[first], GPUS["H100" if first == "A100" else "A100"]],
     )
     result = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", script + body + "\ndone()"],

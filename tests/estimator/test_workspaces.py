@@ -83,3 +83,28 @@ def test_workspaces_of_cusolver_count_by_themselves():
     assert found["cusolver workspace of unknown size"] is None
     without_rules = {bound.what: bound.bytes for bound in of_trace(trace, replayed)}
     assert without_rules[workspaces.SOLVER] == 50 * MIB
+
+
+def attended(workspace: int, kept: int = 100 * MIB):
+    """A backward pass of attention: the workspace lies behind what the frontend needs."""
+    recording = Recording("backward")
+    recording.alloc(kept)
+    scratch = recording.alloc(20 * MIB + workspace)
+    recording.touch("workspaces", scratch + 20 * MIB, workspace, attention=True)
+    recording.free(scratch)
+    return recording.trace(invented=[workspaces.ATTENTION])
+
+
+@pytest.mark.parametrize(("factor", "reserved"), [(0, 120), (1, 150), (2, 180)])
+def test_of_an_attention_only_what_cudnn_asked_for_is_replayed_otherwise(factor, reserved):
+    trace = attended(30 * MIB)
+    found = workspaces.asked_for(trace, workspaces.ATTENTION)
+    assert workspaces.asked_for(trace, workspaces.CONVOLUTION) == {}
+    assert replay(workspaces.scaled(trace.events, found, factor)).reserved_peak == reserved * MIB
+
+
+@pytest.mark.parametrize(("workspace", "bounds"), [(256, []), (30 * MIB, [30 * MIB])])
+def test_an_attention_makes_a_bound_where_its_workspace_matters(workspace, bounds):
+    trace = attended(workspace, kept=2000 * MIB)
+    found = of_trace(trace, replay(trace.events), DEFAULT_CONFIG)
+    assert [bound.bytes for bound in found] == bounds

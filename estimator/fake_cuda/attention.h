@@ -11,14 +11,15 @@
 
 namespace gpumem {
 
-// What of a graph the workspace hangs on; a forward pass has none of it.
+// What of a graph the workspace hangs on.
 struct Attention {
-  // The gradients of keys and values for each head of the queries, where several of these share one.
+  // Backward: the gradients of keys and values for each head of the queries, where several of these share one.
   std::vector<TensorShape> summed;
-  // The gradient of the queries in single precision; empty where the graph has none.
+  // Backward: the gradient of the queries in single precision; empty where the graph has none.
   TensorShape accumulated;
   // The scores of the queries for the keys, one matrix for each head.
   TensorShape scores;
+  bool drops_out = false;
 };
 
 // Bytes; `compute_capability` is 80 for 8.0.

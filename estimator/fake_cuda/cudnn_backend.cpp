@@ -49,6 +49,7 @@ enum DescriptorKind {
   kVariantPack = 16,
   kMatrixProduct = 19,
   kReduction = 22,
+  kRandomNumbers = 33,
   kAttentionForward = 41,
 };
 
@@ -80,6 +81,9 @@ enum AttributeName {
   kMatrixProductResult = 1522,
   kReductionFrom = 1610,
   kReductionTo = 1611,
+  kAttentionQueries = 2800,
+  kAttentionKeys = 2801,
+  kAttentionDropoutSeed = 2815,
 };
 
 enum Engine { kTensorCores, kNoTensorCores };
@@ -168,7 +172,15 @@ std::shared_ptr<const Attention> attention_of(const Descriptor& graph) {
   bool whole = false;
   for (const auto* operation : values_of<const Descriptor*>(graph, kGraphOperations)) {
     if (!operation) return nullptr;
-    if (operation->kind == kAttentionForward) whole = true;
+    if (operation->kind == kRandomNumbers) found.drops_out = true;
+    if (operation->kind == kAttentionForward) {
+      whole = true;
+      found.drops_out = operation->attributes.contains(kAttentionDropoutSeed);
+      found.scores = shape_of(*operation, kAttentionQueries);
+      const TensorShape keys = shape_of(*operation, kAttentionKeys);
+      if (found.scores.sizes.size() != 4 || keys.sizes.size() != 4) return nullptr;
+      found.scores.sizes[3] = keys.sizes[2];
+    }
     if (operation->kind == kMatrixProduct) {
       const auto* tensor = value_of<const Descriptor*>(*operation, kMatrixProductResult);
       const TensorShape result = shape_of(*operation, kMatrixProductResult);

@@ -59,7 +59,7 @@ def asked(call):
     before = len(fake.events())
     result = call()
     return sum(e.size for e in fake.events()[before:] if e.kind == device.ATTENTION_WORKSPACE), result
-def attention(shape, causal=False, half=False, heads_last=False, mask=None, **_):
+def attention(shape, causal=False, half=False, heads_last=False, mask=None, dropout=0.0, **_):
     batch, heads, shared, queries, keys, width, of_values = shape
     def tensor(*sizes):
         made = torch.empty(sizes, device="cuda", dtype=torch.float16 if half else torch.bfloat16)
@@ -71,7 +71,7 @@ def attention(shape, causal=False, half=False, heads_last=False, mask=None, **_)
                 "one": lambda: tensor(1, 1, queries, keys).detach(),
                 "boolean": lambda: torch.ones(batch, 1, queries, keys, device="cuda", dtype=torch.bool)}[mask]()
     forward, y = asked(lambda: F.scaled_dot_product_attention(
-        q, k, v, attn_mask=mask, is_causal=causal, enable_gqa=heads != shared))
+        q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal, enable_gqa=heads != shared))
     return forward, asked(lambda: y.backward(y.detach()))[0]
 """
 POINTS = json.loads((Path(__file__).parent / "attention_workspaces.json").read_text())["points"]

@@ -374,7 +374,8 @@ def test_a_trace_that_outlives_the_budget_lets_the_job_start_and_is_kept(
     assert f"shard:{SHARDS}" in running["GRES"]
     go.touch()
     row = gpumemd.wait_state(job_id, "expired")
-    assert (row["got"], row["held_s"]) == (f"shard:{SHARDS}", 5)
+    assert row["got"] == f"shard:{SHARDS}"
+    assert 3 < row["held_s"] <= 5  # Slurm counts in whole seconds
     assert gpumemd.wait_state(submit(plugin_cluster, alice, text), "rewritten")["got"] == "shard:9"
 
 

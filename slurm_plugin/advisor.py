@@ -258,6 +258,10 @@ class Advisor:
 
         self._writer.put_decision(row)
 
+    def knows_slurm(self) -> bool:
+        """Whether slurmctld has been asked what decisions need; until then jobs pass."""
+        return self._site.in_slurm is not None
+
     def waiting_traces(self) -> int:
         """How many scripts wait for their trace, or are being traced."""
         return self.traces.waiting() if self.traces else 0

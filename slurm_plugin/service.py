@@ -163,7 +163,8 @@ def create_app(
         return _answer(Calibrated(risk=margins.current().risk, groups=groups))
 
     async def health(_: Request) -> Response:
-        return JSONResponse({"status": "ok", "waiting_traces": advisor.waiting_traces()})
+        facts = {"knows_slurm": advisor.knows_slurm(), "waiting_traces": advisor.waiting_traces()}
+        return JSONResponse({"status": "ok", **facts})
 
     return Starlette(
         routes=[

@@ -243,10 +243,10 @@ class Site:
 
     def _service_answers(self) -> bool:
         try:
-            client.get(f"unix:{self.user_socket}", "/v1/health", {}, timeout_s=1)
+            health = client.get(f"unix:{self.user_socket}", "/v1/health", {}, timeout_s=1)
         except (client.Unreachable, client.Refused):
             return False
-        return True
+        return bool(health["knows_slurm"])  # jobs pass until then
 
     def _end_samplers(self) -> None:
         # detached from everything; one that outlives its job names this site's folder on its command line

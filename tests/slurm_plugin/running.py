@@ -63,6 +63,9 @@ class Gpumemd:
         with (self.folder / "gpumemd.log").open("ab") as log:
             self._process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
         self.wait(self.healthy, "gpumemd to answer")
+        self.wait(
+            lambda: self.get("/v1/health")["knows_slurm"], "gpumemd to know Slurm"
+        )  # jobs pass until then
         self.plain = (budget_s, enabled, listen, observe, shards) == (60, True, "", False, SHARDS)
         return self
 

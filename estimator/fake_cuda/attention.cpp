@@ -33,7 +33,8 @@ uint64_t dropout_mask(const TensorShape& scores) {
 
 bool is_small(const Attention& attention) {
   const auto& scores = attention.scores.sizes;
-  return !attention.drops_out && scores.size() == 4 && std::min(scores[2], scores[3]) <= kShort && attention.accumulated.sizes[3] <= kNarrow;
+  return !attention.drops_out && scores.size() == 4 && std::min(scores[2], scores[3]) <= kShort &&
+         attention.accumulated.sizes[3] <= kNarrow;
 }
 
 }  // namespace

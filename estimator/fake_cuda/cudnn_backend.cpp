@@ -156,8 +156,7 @@ std::shared_ptr<const Convolution> convolution_of(const Descriptor& operation) {
   }
 }
 
-// Of the tensor that holds a value for each head of the queries, where heads of these share one of the keys: whether its
-// reduction sums over the heads that share one.
+// Whether a reduction is over heads alone: those of the queries that share one of keys and values.
 bool sums_heads(const TensorShape& from, TensorShape to) {
   if (from.sizes.size() != 4 || to.sizes.size() != 4 || from.sizes[1] == to.sizes[1]) return false;
   to.sizes[1] = from.sizes[1];

@@ -73,7 +73,7 @@ if os.fork() == 0:
 
 def test_limits_hold(ordinary: Caller, marker: str) -> None:
     outcome = contain(
-        ordinary, f"trap '' TERM; while :; do sh -c 'sleep 1000; exit' {marker}; done", wall_s=1.0
+        ordinary, f"trap '' TERM; while :; do sh -c 'sleep 1000; exit' {marker}; done", wall_s=3.0
     )
     assert outcome["end"] == "timeout"
     assert running(marker) == []

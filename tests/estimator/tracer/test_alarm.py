@@ -16,8 +16,8 @@ def leave(how):
     print(how, end="", flush=True)
     os._exit(0)
 now = time.monotonic()
-alarm.at(now + 0.3, lambda: leave("signal"))
-alarm.from_thread(now + 1.5, lambda: leave("thread"))
+alarm.at(now + 1, lambda: leave("signal"))
+alarm.from_thread(now + 2.5, lambda: leave("thread"))
 """
 IGNORES = """
 for number in signal.valid_signals():
@@ -39,7 +39,7 @@ while True: signal.pause()
 """
 FORKED = """
 if os.fork() == 0:
-    time.sleep(2)
+    time.sleep(3)
     print("child ", end="", flush=True)
     os._exit(0)
 try: os.wait()

@@ -61,7 +61,7 @@ def test_nothing_is_left_and_two_clusters_run_at_once(cluster: Cluster, root: No
         job_id = other.sbatch("sleep 100")
         other.wait_state(job_id, "RUNNING")
         assert cluster.wait_for(cluster.idle, what="the first cluster to be idle")
-    assert took_s < 5
+    assert took_s < 30
     assert not other.folder.exists()
     assert processes_naming(str(other.folder)) == []
 

@@ -227,7 +227,7 @@ class Advisor:
             decision.action,
             submission.uid,
             decision.asked,
-            decision.got,
+            decision.got or "-",
             decision.reason or "-",
         )
         submitted = datetime.fromtimestamp(self._clock(), UTC)

@@ -587,7 +587,7 @@ def test_users_see_their_own_jobs_and_root_sees_all(
     assert {row["user_id"] for row in rows} == {bob.uid}
     assert seen_by(bob, gpumemd, "--user", bob.name) == rows
     refused = hist(bob, gpumemd, "--user", alice.name)
-    assert (refused.returncode, refused.stdout) == (1, "")
+    assert (refused.returncode, json.loads(refused.stdout)["status"]) == (1, "failed")
     assert "you can see your own jobs only" in refused.stderr
 
 

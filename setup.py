@@ -23,8 +23,8 @@ SOURCES = ROOT / "estimator" / "fake_cuda"
 ALONE = {"libnvidia-ml.so.1": ["nvml.cpp"], "libgpumem_start.so": ["start.cpp", "opened.cpp", "programs.cpp"]}
 FLAGS = ["-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti"]
 WARNINGS = ["-Wall", "-Wextra", "-Werror"]
-# Loaded into other people's Python: bring no C++ runtime that could stand in the way of theirs, and none of its
-# unused parts, which ask for a newer C library than a container may have.
+# Loaded into other people's Python: bring no C++ runtime that could stand in the way of theirs, and
+# no unused parts of ours, which ask for a newer C library than a container may have.
 STATIC_RUNTIME = ["-static-libstdc++", "-static-libgcc", "-Wl,--exclude-libs,ALL", "-Wl,--gc-sections"]
 
 

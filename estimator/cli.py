@@ -33,12 +33,29 @@ WRONG_USAGE: type[BaseException] = typer.BadParameter.__base__ or typer.BadParam
 
 app = typer.Typer(
     name="gpumem",
-    help="GPU memory of Slurm jobs: estimated before they run.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+def _tell_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"gpumem {version('gpumem')}")
+        raise typer.Exit
+
+
+_VERSION = typer.Option(
+    "--version", callback=_tell_version, is_eager=True, help="Print the version and exit."
+)
+
+
+@app.callback()
+def gpumem(version: Annotated[bool, _VERSION] = False) -> None:
+    """GPU memory of Slurm jobs: estimated before they run."""
 
 
 class _Failed(Exception):

@@ -31,6 +31,19 @@ _HELP = {"help_option_names": ["-h", "--help"]}
 _CONFIG = typer.Option(help="Default: $GPUMEM_CONFIG or /etc/gpumem/gpumem.toml.")
 
 
+def _tell_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"gpumem {version('gpumem')}")
+        raise typer.Exit
+
+
+_VERSION = typer.Option(
+    "--version", callback=_tell_version, is_eager=True, help="Print the version and exit."
+)
+
+
 @app.callback(invoke_without_command=True, context_settings=_HELP)
 def hist(
     context: typer.Context,
@@ -42,6 +55,7 @@ def hist(
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many jobs.")] = 50,
     json: Annotated[bool, typer.Option("--json", help="Print everything that is known, as JSON.")] = False,
     config: Annotated[Path | None, _CONFIG] = None,
+    version: Annotated[bool, _VERSION] = False,
 ) -> None:
     """Lists jobs, newest first: what they asked for, got, and how much GPU memory they really needed.
 

@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,6 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="gpumemd", description="Decides at submission whether a Slurm job may share its GPU."
     )
     parser.add_argument("--config", type=Path, help="configuration file (default: /etc/gpumem/gpumem.toml)")
+    parser.add_argument("--version", action="version", version=f"gpumem {version('gpumem')}")
     options = parser.parse_args(argv)
 
     import settings

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -34,3 +35,10 @@ def test_a_wheel_holds_every_folder_with_code(contents: set[str]) -> None:
 def test_a_wheel_holds_all_that_an_administrator_copies(contents: set[str]) -> None:
     files = {f"etc/{file.name}" for file in (ROOT / "etc").iterdir()} | {"slurm_plugin/job_submit.lua"}
     assert {f"share/gpumem {file}" for file in files} <= contents
+
+
+@pytest.mark.parametrize("program", ["gpumem", "gpumem-hist", "gpumemd"])
+def test_programs_tell_their_version(program: str) -> None:
+    installed = Path(sys.executable).with_name(program)
+    done = subprocess.run([installed, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"gpumem {version('gpumem')}\n"

@@ -97,9 +97,7 @@ def test_a_known_job_is_held_to_the_least_it_runs_in_and_a_deferred_one_is_not(
     assert held.promised_bytes <= held.limit_bytes
 
 
-def test_a_job_that_runs_out_under_the_guard_is_seen_and_gets_more_the_next_time(
-    site: Site, user: User
-) -> None:
+def test_a_job_that_runs_out_under_the_guard_is_seen_and_its_like_get_more(site: Site, user: User) -> None:
     (user.home / "later").touch()  # the traced run has not asked for it: what a folder holds is not noted
     failed = submit(site, user)
     given = shards_of(site, failed)
@@ -116,10 +114,15 @@ def test_a_job_that_runs_out_under_the_guard_is_seen_and_gets_more_the_next_time
     assert "out of memory" in table.stdout
     (user.home / "later").unlink()
 
-    def more() -> bool:
+    def tres_of_another() -> str:
         again = submit(site, user)
-        got = shards_of(site, again)
+        tres = site.cluster.job(again)["TresPerNode"]
         site.cluster.scancel(again)
-        return got > given
+        return tres
 
-    site.cluster.wait_for(more, what="a wider margin")
+    site.cluster.wait_for(lambda: tres_of_another() == "gres:gpu:1", what="a whole GPU for the next one")
+    record_of(site, submit(site, user))  # what it takes is known then
+    site.cluster.wait_for(
+        lambda: "shard" in (tres := tres_of_another()) and int(tres.rpartition(":")[2]) > given,
+        what="a wider margin",
+    )

@@ -13,6 +13,7 @@ import contextlib
 import json
 import os
 import shutil
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from prolog.processes import Process
 from prolog.tally import Tally
 
 _MAX_BYTES = 16 * 1024**2
+_NOTED_S = 3600  # no prolog is later than that
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,9 @@ class JobDir:
         with contextlib.suppress(OSError):  # then a prolog cannot write there either
             files.make_private(self._ended.parent)
             files.write(self._ended, b"")
+            for note in self._ended.parent.glob("ended-*"):
+                if note.stat().st_mtime < time.time() - _NOTED_S:
+                    note.unlink()
 
     def ended_since(self, since: float) -> bool:
         """Whether that was noted after `since` (Unix time); ask once the record is written."""

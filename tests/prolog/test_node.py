@@ -177,3 +177,11 @@ def test_indices_are_not_believed_where_mig_is_on() -> None:
     with pytest.raises(NvmlProblem, match="MIG"):
         find(Split(), "0")  # type: ignore[arg-type]
     assert find(Split(), "MIG-1").mig  # type: ignore[arg-type]
+
+
+def test_notes_of_jobs_that_ended_without_a_record_do_not_pile_up(tmp_path: Path) -> None:
+    for job_id in (1, 2):
+        JobDir(tmp_path, job_id).note_end()
+    os.utime(tmp_path / "ended-1", (0, 0))
+    JobDir(tmp_path, 3).note_end()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ended-2", "ended-3"]

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 import typer
 
 if TYPE_CHECKING:
-    from pydantic import ValidationError
-
     from history.store import Store
     from history.wire import JobDetail, JobRecord, JobsQuery
     from settings import Settings
@@ -172,48 +170,51 @@ def _moment(since: str | None) -> datetime | None:
 
 
 def _jobs(settings: Settings, query: JobsQuery) -> list[JobRecord]:
+    from history.wire import Jobs
+
+    def read(store: Store) -> list[JobRecord]:
+        return store.jobs(None, query.user, query.since, query.script, query.limit)
+
+    asked = query.model_dump(mode="json")
+    return _found(settings, "/v1/jobs", asked, lambda answer: Jobs.model_validate(answer).jobs, read)
+
+
+def _job(settings: Settings, job_id: int) -> JobDetail | None:
+    from history.client import Refused
+    from history.wire import JobDetail
+
+    def read(store: Store) -> JobDetail | None:
+        return store.job(job_id, None)
+
+    try:
+        return _found(settings, f"/v1/jobs/{job_id}", {}, JobDetail.model_validate, read)
+    except HistoryUnavailable as error:
+        if isinstance(error.__cause__, Refused) and error.__cause__.status == 404:
+            return None
+        raise
+
+
+def _found(
+    settings: Settings,
+    path: str,
+    query: dict[str, Any],
+    understand: Callable[[Any], T],
+    read: Callable[[Store], T],
+) -> T:
     """Asks the service; else reads the database, if this user may."""
     from pydantic import ValidationError
 
     from history.client import Unreachable
-    from history.wire import Jobs
 
     try:
-        return Jobs.model_validate(_ask(settings, "/v1/jobs", query.model_dump(mode="json"))).jobs
+        return understand(_ask(settings, path, query))
     except HistoryUnavailable as error:
         if not isinstance(error.__cause__, Unreachable):
             raise
-        return _read_database(
-            settings,
-            lambda store: store.jobs(None, query.user, query.since, query.script, query.limit),
-            str(error),
-        )
+        return _read_database(settings, read, str(error))
     except ValidationError as error:
-        raise _misunderstood(settings, error) from None
-
-
-def _job(settings: Settings, job_id: int) -> JobDetail | None:
-    """Asks the service, as `_jobs`."""
-    from pydantic import ValidationError
-
-    from history.client import Refused, Unreachable
-    from history.wire import JobDetail
-
-    try:
-        return JobDetail.model_validate(_ask(settings, f"/v1/jobs/{job_id}", {}))
-    except HistoryUnavailable as error:
-        if isinstance(error.__cause__, Unreachable):
-            return _read_database(settings, lambda store: store.job(job_id, None), str(error))
-        if isinstance(error.__cause__, Refused) and error.__cause__.status == 404:
-            return None
-        raise
-    except ValidationError as error:
-        raise _misunderstood(settings, error) from None
-
-
-def _misunderstood(settings: Settings, error: ValidationError) -> HistoryUnavailable:
-    reason = error.errors()[0]["msg"]
-    return HistoryUnavailable(f"{_service(settings)}: not an answer of gpumemd: {reason}")
+        reason = error.errors()[0]["msg"]
+        raise HistoryUnavailable(f"{_service(settings)}: not an answer of gpumemd: {reason}") from None
 
 
 def _ask(settings: Settings, path: str, query: dict[str, Any]) -> Any:

@@ -10,7 +10,7 @@ import pwd
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette
@@ -33,6 +33,8 @@ from slurm_plugin.advisor import Advisor
 from slurm_plugin.identity import UnknownCaller, caller_uid, peer_uid
 from slurm_plugin.margins import Margins
 from slurm_plugin.writer import Writer
+
+T = TypeVar("T")
 
 log = logging.getLogger("gpumemd")
 
@@ -137,21 +139,13 @@ def create_app(
         else:
             raise Refusal(403, "you can see your own jobs only")
         name = query.user if only is None else None
-        try:
-            found = await asyncio.to_thread(store.jobs, only, name, query.since, query.script, query.limit)
-        except StoreError as error:
-            log.error("%s", error)
-            raise Refusal(503, "the history database cannot be read now") from None
+        found = await _read(store.jobs, only, name, query.since, query.script, query.limit)
         return _answer(Jobs(jobs=found))
 
     async def job(request: Request) -> Response:
         uid = await _caller(request, b"", access)
         job_id = request.path_params["job_id"]
-        try:
-            found = await asyncio.to_thread(store.job, job_id, None if access.sees_all(uid) else uid)
-        except StoreError as error:
-            log.error("%s", error)
-            raise Refusal(503, "the history database cannot be read now") from None
+        found = await _read(store.job, job_id, None if access.sees_all(uid) else uid)
         if found is None:
             raise Refusal(404, f"no job {job_id} that you may see")
         return _answer(found)
@@ -194,6 +188,15 @@ def _served(handler: Handler) -> Handler:
 
 def _answer(model: BaseModel) -> Response:
     return Response(model.model_dump_json(exclude_none=True), media_type="application/json")
+
+
+async def _read(read: Callable[..., T], *arguments: object) -> T:
+    """What the history has; may take as long as its database."""
+    try:
+        return await asyncio.to_thread(read, *arguments)
+    except StoreError as error:
+        log.error("%s", error)
+        raise Refusal(503, "the history database cannot be read now") from None
 
 
 async def _caller(request: Request, body: bytes, access: Access) -> int:
